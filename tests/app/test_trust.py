@@ -158,7 +158,7 @@ def test_python_the_form_and_the_chat_refuse_it(planted: Planted) -> None:
     assert not planted.mark.exists()
 
 
-def imported(tmp_path: Path, here: Path, name: str) -> Path:
+def imported(tmp_path: Path, here: Path, name: str = "task") -> Path:
     """A store of this user into which a stranger's was imported."""
     theirs = plant(name, here, tmp_path / "theirs.db").store
     store = tmp_path / "mine/s.db"
@@ -167,19 +167,14 @@ def imported(tmp_path: Path, here: Path, name: str) -> Path:
     return store
 
 
-def test_an_import_says_where_it_is_from_whatever_the_file_says(tmp_path: Path, here: Path) -> None:
-    store = imported(tmp_path, here, "task")
+@pytest.mark.parametrize("origin", ["here", "import of {}/theirs.db"])
+def test_an_import_says_where_it_is_from_and_no_origin_is_believed(
+    tmp_path: Path, here: Path, origin: str
+) -> None:
+    is_here = origin == "here"
+    store = plant("task", here, tmp_path / "s.db").store if is_here else imported(tmp_path, here)
     with StoreReader(store) as reader:
-        detail = reader.run(reader.resolve("theirs").key)
-        assert detail.origin == f"import of {tmp_path / 'theirs.db'}"
-        with pytest.raises(UntrustedError):
-            clone_view(reader, "theirs")
-
-
-def test_an_origin_that_says_here_is_not_believed(tmp_path: Path, here: Path) -> None:
-    store = plant("task", here, tmp_path / "s.db").store
-    with StoreReader(store) as reader:
-        assert reader.run(reader.resolve("theirs").key).origin == "here"
+        assert reader.run(reader.resolve("theirs").key).origin == origin.format(tmp_path)
         with pytest.raises(UntrustedError):
             clone_view(reader, "theirs")
 
@@ -240,7 +235,7 @@ async def test_after_a_yes_the_form_opens_tries_the_settings_and_asks_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(NewRunScreen, "REHEARSE_S", 0.0)
-    app = Workbench(imported(tmp_path, here, "task"), preferences=Preferences())
+    app = Workbench(imported(tmp_path, here), preferences=Preferences())
     async with app.run_test(size=(120, 40)) as pilot:
         await opened(app, pilot, "c")
         assert not (tmp_path / "mark").exists()

@@ -17,7 +17,7 @@ from grpo_tui.experiments.purge import purge
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.starts import copy_starts
 from grpo_tui.experiments.store import ExperimentStore
-from tests.engine.runs import settings, write_world
+from tests.engine.runs import settings
 
 
 def trained(config: RunConfig, store: Path) -> checkpoint.Checkpoint:
@@ -41,7 +41,7 @@ def child_of(
 
 
 def first(store: Path, world: Path, **sections: object) -> checkpoint.Checkpoint:
-    base = settings(write_world(world), steps=2, name="first", **sections)
+    base = settings(world, steps=2, name="first", **sections)
     return trained(base, store)
 
 
@@ -49,11 +49,10 @@ def first(store: Path, world: Path, **sections: object) -> checkpoint.Checkpoint
 @pytest.mark.parametrize("tuning", ["lora", "full"])
 @pytest.mark.parametrize("both", [False, True])
 def test_a_run_begins_with_the_weights_and_on_request_with_the_optimisers_state(
-    tmp_path: Path, tuning: str, both: bool
+    world: Path, tmp_path: Path, tuning: str, both: bool
 ) -> None:
-    (tmp_path / "world").mkdir()
     store = tmp_path / "s.db"
-    parent = first(store, tmp_path / "world", model={"tuning": tuning})
+    parent = first(store, world, model={"tuning": tuning})
     frozen = {"steps": 1, "optimizer.learning_rate": 0}
     child = trained(child_of(store, "first:2", "second", both=both, **frozen), store)
     # at a learning rate of 0 weights stay; the optimiser has counted the parent's two steps or not
@@ -64,10 +63,9 @@ def test_a_run_begins_with_the_weights_and_on_request_with_the_optimisers_state(
 
 
 @pytest.mark.slow
-def test_the_start_of_a_run_outlives_the_run_that_it_is_from(tmp_path: Path) -> None:
-    (tmp_path / "world").mkdir()
+def test_the_start_of_a_run_outlives_the_run_that_it_is_from(world: Path, tmp_path: Path) -> None:
     path = tmp_path / "s.db"
-    first(path, tmp_path / "world")
+    first(path, world)
     trained(child_of(path, "first", "second", steps=1), path)
     third = trained(child_of(path, "second:1", "third", steps=1), path)
     with StoreReader(path) as reader:
@@ -92,10 +90,9 @@ def test_the_start_of_a_run_outlives_the_run_that_it_is_from(tmp_path: Path) -> 
         store.close()
 
 
-def test_a_clone_says_whose_settings_it_has(tmp_path: Path) -> None:
-    (tmp_path / "world").mkdir()
+def test_a_clone_says_whose_settings_it_has(world: Path, tmp_path: Path) -> None:
     path = tmp_path / "s.db"
-    config = settings(write_world(tmp_path / "world"), steps=1, name="first")
+    config = settings(world, steps=1, name="first")
     trained(config, path)
     job = new_job(config.model_copy(update={"name": "clone"}), store=path, parent="first")
     job.close()
@@ -129,12 +126,9 @@ def test_other_models_and_adapters_stay_where_they_are(tmp_path: Path) -> None:
     assert copy_starts(tmp_path / "s.db", tree) == ({}, "")
 
 
-def test_an_optimisers_state_that_does_not_fit_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "world").mkdir()
-    parent = first(tmp_path / "s.db", tmp_path / "world")
-    config = settings(
-        tmp_path / "world", steps=1, model={"lora_rank": 3}, optimizer={"start": str(parent.path)}
-    )
+def test_an_optimisers_state_that_does_not_fit_is_refused(world: Path, tmp_path: Path) -> None:
+    parent = first(tmp_path / "s.db", world)
+    config = settings(world, steps=1, model={"lora_rank": 3}, optimizer={"start": str(parent.path)})
     job = new_job(build(config.model_dump(mode="json")), store=tmp_path / "s.db")
     seen: list[ev.Event] = []
     job.train(seen.append)
@@ -147,12 +141,13 @@ def test_an_optimisers_state_that_does_not_fit_is_refused(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_a_run_is_a_teacher_by_its_name_and_is_kept_for_the_run_that_learns(tmp_path: Path) -> None:
-    (tmp_path / "world").mkdir()
+def test_a_run_is_a_teacher_by_its_name_and_is_kept_for_the_run_that_learns(
+    world: Path, tmp_path: Path
+) -> None:
     store = tmp_path / "s.db"
-    first(store, tmp_path / "world")
+    first(store, world)
     learns = settings(
-        tmp_path / "world",
+        world,
         steps=1,
         name="second",
         algorithm={"recipe": "distill"},

@@ -1,6 +1,7 @@
 """How a run is started in each place: recorded first, closed if it cannot start."""
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -26,7 +27,7 @@ from grpo_tui.experiments.recorded_events import events_after
 from grpo_tui.experiments.store import ExperimentStore
 from grpo_tui.experiments.values import RecordedEvent
 from tests.app.stored import record, run_events
-from tests.engine.runs import settings, write_world
+from tests.engine.runs import settings
 from tests.experiments.made import CONFIG, started
 
 
@@ -49,10 +50,9 @@ def test_a_run_has_the_name_of_its_settings(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_is_never_ahead_of_the_store(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, world = tmp_path / "s.db", tmp_path / "world"
-    world.mkdir()
+    path = tmp_path / "s.db"
     save, write, seen = checkpoint.save, RunWriter.write, list[tuple[int, int]]()
 
     def slow(self: RunWriter, items: Sequence[RecordedEvent], limit: float) -> None:
@@ -66,7 +66,7 @@ def test_a_checkpoint_is_never_ahead_of_the_store(
 
     monkeypatch.setattr(RunWriter, "write", slow)
     monkeypatch.setattr(checkpoint, "save", noted)
-    job = new_job(settings(write_world(world), steps=3, checkpoint={"every": 1}), store=path)
+    job = new_job(settings(world, steps=3, checkpoint={"every": 1}), store=path)
     job.train(lambda _: None)
     job.close()
     assert seen == [(1, 1), (2, 2), (3, 3)]
@@ -137,18 +137,15 @@ def test_a_run_without_a_checkpoint_says_how_many_steps_are_redone(
 
 
 def test_the_closing_table_of_an_extended_run_begins_before_the_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    world, path = write_world(tmp_path), tmp_path / "s.db"
+    path = tmp_path / "s.db"
     config = settings(world, steps=2, evaluation={"before_and_after": True, "greedy": False})
     assert run_headless(lambda: new_job(config, store=path)) == 0
     first = capsys.readouterr().out
     assert run_headless(lambda: resumed_job("@last", store=path, steps=3)) == 0
-    heads = [line.split("  ") for line in capsys.readouterr().out.splitlines()[:1]]
-    assert [head.strip() for head in heads[0] if "step" in head] == [
-        "before (step 0)",
-        "after (step 3)",
-    ]
+    head = capsys.readouterr().out.splitlines()[0]
+    assert re.findall(r"\w+ \(step \d\)", head) == ["before (step 0)", "after (step 3)"]
     assert "before (step 0)" in first
 
 
@@ -184,10 +181,10 @@ def test_too_few_open_files_are_named_with_the_remedy(tmp_path: Path) -> None:
     assert done.stdout.endswith("(`ulimit -n 4096`) ''\n")
 
 
-def test_pass_rates_of_a_stored_run_choose_the_problems_of_another(tmp_path: Path) -> None:
-    path, world = tmp_path / "s.db", tmp_path / "world"
-    world.mkdir()
-    write_world(world)
+def test_pass_rates_of_a_stored_run_choose_the_problems_of_another(
+    world: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "s.db"
 
     def trained(**task: Any) -> tuple[Job, dict[str, float]]:
         """The right answers' share of each problem's newest group."""
