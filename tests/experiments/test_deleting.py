@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from grpo_engine.paths import remove
 from grpo_tui.experiments import purge as purging
 from grpo_tui.experiments.db.paths import run_folder
 from grpo_tui.experiments.db.tables import CURRENT
@@ -122,14 +124,19 @@ def test_a_purge_removes_rows_and_files_of_deleted_runs_only(
         assert rows.all() == []
 
 
-@pytest.mark.parametrize("stage", ["remove", "drop_unused"])
+@pytest.mark.parametrize("with_files", [False, True])
 def test_a_purge_that_is_cut_off_shows_no_half_of_a_run_and_goes_on_later(
-    path: Path, store: ExperimentStore, monkeypatch: pytest.MonkeyPatch, stage: str
+    path: Path, store: ExperimentStore, monkeypatch: pytest.MonkeyPatch, with_files: bool
 ) -> None:
+    def cut_off(*names: Any, **options: Any) -> None:
+        if with_files:
+            remove(*names, **options)
+        raise KeyboardInterrupt
+
     folder = run_folder(path, store.run_row(store.key_of("gone")).short)
     store.delete([store.key_of("gone")])
     with monkeypatch.context() as patch:
-        patch.setattr(purging, stage, cut_off(getattr(purging, stage)))
+        patch.setattr(purging, "remove", cut_off)
         with pytest.raises(KeyboardInterrupt):
             purge_deleted(store)
     assert names(path) == ["other"]
@@ -139,15 +146,6 @@ def test_a_purge_that_is_cut_off_shows_no_half_of_a_run_and_goes_on_later(
     assert not folder.exists()
     with StoreReader(path) as reader:
         assert integrity(reader) == "ok"
-
-
-def cut_off(call: object) -> object:
-    def cut(*args: object, **options: object) -> None:
-        assert callable(call)
-        call(*args, **options)
-        raise KeyboardInterrupt
-
-    return cut
 
 
 def test_a_store_from_before_deletion_is_read_and_takes_part_once_it_is_written_to(
