@@ -31,26 +31,26 @@ class Kernels:
 
     def draw(
         self,
-        logits: np.ndarray,
+        logits_BV: np.ndarray,
         temperature: float,
         keys: np.ndarray,
         events: tuple[np.ndarray, np.ndarray],
     ) -> tuple[np.ndarray, np.ndarray]:
         """One token per row of logits, and its log-probability; see `rollouts.noise`."""
-        return draw(logits, temperature, keys, *events)
+        return draw(logits_BV, temperature, keys, *events)
 
     def forward(self, sequences: Sequences, *, saves: bool) -> tuple[np.ndarray, TrunkPass]:
         """Hidden states at the sampled tokens, and the pass, for its `gradient` if it `saves`."""
         trunk_pass = TrunkPass(self.trunk, sequences, saves=saves)
-        states = trunk_pass.forward()
+        states_ND = trunk_pass.forward()
         vocabulary = int(self.head.weight.shape[0])
-        logits = 4 * vocabulary * passes.head_tokens(len(states), vocabulary)
+        logits = 4 * vocabulary * passes.head_tokens(len(states_ND), vocabulary)
         used = trunk_pass.saved_bytes + max(trunk_pass.workspace_bytes, logits)
         self.peak_memory = max(self.peak_memory, used)
-        return states, trunk_pass
+        return states_ND, trunk_pass
 
     def score(
-        self, states: np.ndarray, targets: np.ndarray, temperature: float, *, gradient: bool
+        self, states_ND: np.ndarray, targets_N: np.ndarray, temperature: float, *, gradient: bool
     ) -> PassScores:
         """Log-probabilities of the tokens after these states, with their `gradient` or without."""
-        return passes.score(self.head, states, targets, temperature, gradient=gradient)
+        return passes.score(self.head, states_ND, targets_N, temperature, gradient=gradient)

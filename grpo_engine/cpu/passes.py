@@ -168,48 +168,54 @@ class PassScores:
 
 
 def score(
-    head: nn.Module, states: np.ndarray, targets: np.ndarray, temperature: float, *, gradient: bool
+    head: nn.Module,
+    states_ND: np.ndarray,
+    targets_N: np.ndarray,
+    temperature: float,
+    *,
+    gradient: bool,
 ) -> PassScores:
     """Scores of the tokens after these states, a chunk at a time.
 
     d logprob / d logits is (onehot(token) - softmax(logits / T)) / T.
     """
-    weights, count = HeadWeights(head), len(states)
-    states, targets = np.ascontiguousarray(states), targets.astype(np.int32)
+    weights, count = HeadWeights(head), len(states_ND)
+    states_ND, targets_N = np.ascontiguousarray(states_ND), targets_N.astype(np.int32)
     sums = np.empty((3, count), np.float32)
-    gradients = np.empty_like(states) if gradient else None
+    gradients_ND = np.empty_like(states_ND) if gradient else None
     _run_head(
         weights,
-        states,
+        states_ND,
         head_tokens(count, weights.linear.output_size),
         temperature=temperature,
-        targets=targets.ctypes.data,
+        targets=targets_N.ctypes.data,
         sums=sums.ctypes.data,
-        gradients=None if gradients is None else gradients.ctypes.data,
+        gradients=None if gradients_ND is None else gradients_ND.ctypes.data,
     )
-    target_logits, exp_sums, weighted_sums = sums
-    if gradients is not None:
-        gradients /= -np.float32(temperature) * exp_sums[:, None]
-    log_sums = np.log(exp_sums)
-    return PassScores(target_logits - log_sums, log_sums - weighted_sums / exp_sums, gradients)
+    target_logits_N, exp_sums_N, weighted_sums_N = sums
+    if gradients_ND is not None:
+        gradients_ND /= -np.float32(temperature) * exp_sums_N[:, None]
+    log_sums_N = np.log(exp_sums_N)
+    entropies_N = log_sums_N - weighted_sums_N / exp_sums_N
+    return PassScores(target_logits_N - log_sums_N, entropies_N, gradients_ND)
 
 
-def next_logits(weights: HeadWeights, states: np.ndarray) -> np.ndarray:
+def next_logits(weights: HeadWeights, states_ND: np.ndarray) -> np.ndarray:
     """Logits of the tokens after these states, [N, V]."""
-    return _run_head(weights, states, len(states))
+    return _run_head(weights, states_ND, len(states_ND))
 
 
 def _run_head(
-    weights: HeadWeights, states: np.ndarray, chunk_size: int, **fields: Any
+    weights: HeadWeights, states_ND: np.ndarray, chunk_size: int, **fields: Any
 ) -> np.ndarray:
     """Run the head on so many states at a time; return the logits of the last ones."""
     logits = np.empty((chunk_size, weights.linear.output_size), np.float32)
     weights.library.head_pass(
         HeadPass(
             head=ctypes.pointer(weights.linear),
-            tokens=len(states),
+            tokens=len(states_ND),
             chunk_size=chunk_size,
-            states=states.ctypes.data,
+            states=states_ND.ctypes.data,
             logits=logits.ctypes.data,
             **fields,
         )

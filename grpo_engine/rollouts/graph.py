@@ -20,7 +20,7 @@ Caches = list[Any]
 
 
 class Prefilled(NamedTuple):
-    """A row of caches that may hold several, and the logits after its last token [V]."""
+    """A row of caches that may hold several, and the logits after its last token, [V]."""
 
     caches: Caches
     row: int
@@ -60,23 +60,23 @@ class GraphBatch:
         caches = [type(layer[0]).merge(list(layer)) for layer in zip(*rows, strict=True)]
         lengths = [len(piece) for piece in pieces]
         width, pad = max(lengths), (self.policy.pad_id,)
-        ids = mx.array([piece + pad * (width - len(piece)) for piece in pieces], dtype=mx.int32)
+        ids_BL = mx.array([piece + pad * (width - len(piece)) for piece in pieces], dtype=mx.int32)
         padding = [width - length for length in lengths]
         if any(padding):
             for cache in caches:
                 cache.prepare(lengths=lengths, right_padding=padding)
-        logits = self._last_logits(ids, lengths, caches)
+        logits_BV = self._last_logits(ids_BL, lengths, caches)
         if any(padding):
             for cache in caches:
                 cache.finalize()
-        mx.eval(logits, [cache.state for cache in caches])
-        return [Prefilled(caches, index, logits[index]) for index in range(len(pieces))]
+        mx.eval(logits_BV, [cache.state for cache in caches])
+        return [Prefilled(caches, index, logits_BV[index]) for index in range(len(pieces))]
 
-    def _last_logits(self, ids: mx.array, lengths: list[int], caches: Caches) -> mx.array:
+    def _last_logits(self, ids_BL: mx.array, lengths: list[int], caches: Caches) -> mx.array:
         """Run the tokens; the logits after each row's last one, [B, V]."""
         parts, last = self.policy.parts, {}
-        for start in range(0, ids.shape[1], PREFILL_TOKENS):
-            part = ids[:, start : start + PREFILL_TOKENS]
+        for start in range(0, ids_BL.shape[1], PREFILL_TOKENS):
+            part = ids_BL[:, start : start + PREFILL_TOKENS]
             output = parts.hidden(part, caches) if parts else self.policy.model(part, cache=caches)
             for index, length in enumerate(lengths):
                 if start < length <= start + part.shape[1]:
