@@ -1,6 +1,5 @@
 """The embedded starter loads with stock mlx-lm, stops by itself, and partly knows its task."""
 
-import json
 import random
 from pathlib import Path
 from typing import Any
@@ -39,17 +38,6 @@ def test_stock_mlx_lm_generates_and_stops_by_itself(starter: tuple[Any, Any]) ->
         )
         assert pieces[-1].finish_reason == "stop"
         assert any(character.isdigit() for character in "".join(p.text for p in pieces))
-
-
-def test_it_has_several_ends_and_special_tokens(starter: tuple[Any, Any]) -> None:
-    _, tokenizer = starter
-    ends = json.loads((STARTER / "generation_config.json").read_text())["eos_token_id"]
-
-    assert len(ends) == 2
-    assert tokenizer.eos_token_ids == set(ends)
-    assert tokenizer.convert_ids_to_tokens(ends) == ["<|im_end|>", "<|endoftext|>"]
-    assert tokenizer.pad_token_id not in ends
-    assert len({*ends, tokenizer.pad_token_id, tokenizer.bos_token_id}) == 4
 
 
 def test_the_chat_template_writes_what_the_model_learned_from(starter: tuple[Any, Any]) -> None:

@@ -1,7 +1,8 @@
 """Helpers for the policy tests: rows of random ids, changed weights, gradients."""
 
+import gc
 import random
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,15 @@ def largest_difference(ours: dict[str, mx.array], theirs: dict[str, mx.array]) -
 def largest(array: mx.array) -> float:
     """The largest absolute value."""
     return float(np.array(mx.abs(array).max().astype(mx.float32)))
+
+
+def peak_memory(compute: Callable[[], Any]) -> int:
+    """The most bytes that MLX has in use while it computes this, beyond those before."""
+    gc.collect()
+    before = mx.get_active_memory()
+    mx.reset_peak_memory()
+    mx.eval(compute())
+    return mx.get_peak_memory() - before
 
 
 def drain(run: Generator[Event, None, Any]) -> tuple[list[Event], Any]:

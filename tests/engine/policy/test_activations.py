@@ -1,6 +1,5 @@
 """The memory of a backward pass follows from the model's graph, without its weights."""
 
-import gc
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from grpo_engine.policy.forward import _head_scores
 from grpo_engine.policy.head import Scoring
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.memory import Lengths
+from tests.engine.policy.helpers import peak_memory
 
 LENGTHS = Lengths(16, 64)
 
@@ -82,12 +82,7 @@ def test_the_entropies_of_chunks_are_computed_in_turn(tmp_path: Path) -> None:
             scores = _head_scores(policy, states, tokens, Scoring(1.0, entropy=entropy))
             return scores.logprobs_N.sum(), scores.entropy_N
 
-        gc.collect()
-        before = mx.get_active_memory()
-        mx.reset_peak_memory()
-        (value, entropies), gradient = mx.value_and_grad(loss)(states)
-        mx.eval(value, entropies, gradient)
-        return mx.get_peak_memory() - before
+        return peak_memory(lambda: mx.value_and_grad(loss)(states))
 
     # of 16 x 8,192 logits, 5 arrays with entropies and 3 without
     assert peak(entropy=True) < 2 * peak(entropy=False)

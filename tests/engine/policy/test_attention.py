@@ -1,6 +1,5 @@
 """Attention in chunks of queries gives the numbers of MLX's own, and keeps no scores."""
 
-import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,14 @@ from hypothesis import strategies as st
 from benchmarks.models import tiny_config
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.policy import attention
-from grpo_engine.policy.attention import attention_in_chunks, chunk_length, keeps_scores, plain
+from grpo_engine.policy.attention import attention_in_chunks, keeps_scores, plain
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.structure import agrees
 from tests.engine.policy.helpers import (
     largest_difference,
     made_up_rows,
     move_weights,
+    peak_memory,
     weighted_loss,
 )
 from tests.engine.policy.oracle import oracle_loss
@@ -133,15 +133,11 @@ def peak(attend: Callable[..., mx.array], tokens: int, *, gradient: bool = True)
     """Peak of causal attention or its gradient, beyond the inputs, in bytes."""
     q, k, v = mx.random.normal((3, 1, 2, tokens, 16), key=mx.random.key(0))
     mx.eval(q, k, v)
-    gc.collect()
-    before = mx.get_active_memory()
-    mx.reset_peak_memory()
 
     def loss(*qkv: mx.array) -> mx.array:
         return attend(*qkv, scale=0.25, mask="causal").sum()
 
-    mx.eval(mx.grad(loss, [0, 1, 2])(q, k, v) if gradient else loss(q, k, v))
-    return int(mx.get_peak_memory()) - before
+    return peak_memory(lambda: (mx.grad(loss, [0, 1, 2]) if gradient else loss)(q, k, v))
 
 
 def test_memory_grows_with_the_tokens_and_not_with_their_square(
@@ -153,13 +149,6 @@ def test_memory_grows_with_the_tokens_and_not_with_their_square(
     assert peak(attention_in_chunks, 2048) < 34e6
     assert peak(attention_in_chunks, 4096) < 2.5 * peak(attention_in_chunks, 2048)
     assert peak(attention_in_chunks, 4096, gradient=False) < 8 * 4.2e6  # those of one chunk
-
-
-def test_scores_of_a_chunk_are_at_most_so_many() -> None:
-    """4,194,304 scores of 9 heads and 2,048 keys are 227 queries, and a power of 2 is 128."""
-    assert chunk_length(1, 9, 2048) == 128
-    assert chunk_length(1, 9, 512) == 512
-    assert chunk_length(8, 9, 4096) == 128  # no fewer
 
 
 @pytest.mark.parametrize("is_fused", [False, True])

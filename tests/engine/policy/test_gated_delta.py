@@ -1,6 +1,5 @@
 """The gated delta rule in chunks gives the numbers of mlx-lm's loop, in linear memory."""
 
-import gc
 import io
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +20,7 @@ from tests.engine.policy.helpers import (
     largest_difference,
     made_up_rows,
     move_weights,
+    peak_memory,
     weighted_loss,
 )
 from tests.engine.policy.oracle import oracle_loss
@@ -219,13 +219,11 @@ def test_chunks_have_a_sixteenth_of_the_operations_of_the_loop(per_channel: bool
 def peak(tokens: int, key_heads: int, heads: int) -> int:
     """The peak bytes of inputs, outputs and gradients of a layer with heads of 128 channels."""
     gated_delta.fused_is_smaller(128, 128)  # a probe, once
-    gc.collect()
-    before = mx.get_active_memory()
-    inputs = made_up_inputs(1, tokens, key_heads, heads, 128, 128)
-    mx.eval(inputs)
-    mx.reset_peak_memory()
-    mx.eval(differentiate(gated_delta_chunks, inputs))
-    return mx.get_peak_memory() - before
+    return peak_memory(
+        lambda: differentiate(
+            gated_delta_chunks, made_up_inputs(1, tokens, key_heads, heads, 128, 128)
+        )
+    )
 
 
 def test_the_memory_of_a_layer_grows_linearly() -> None:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -276,24 +276,31 @@ def test_the_template_ends_a_turn_that_ended_otherwise_and_only_then(policy: Pol
     assert seen == {True, False}
 
 
+@dataclass
+class Clock:
+    """A clock that each look moves on by a tick."""
+
+    tick: float = 0.0
+    now: float = 0.0
+
+    def monotonic(self) -> float:
+        self.now += self.tick
+        return self.now
+
+
 def test_a_slow_environment_holds_up_the_others_once(
     policy: Policy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A wait of at most 2.5 s by a clock that only waits move: 1 + 1 + .5."""
 
-    class Clock:
-        now = 0.0
-
-        @classmethod
-        def monotonic(cls) -> float:
-            return cls.now
+    clock = Clock()
 
     class Slow(Scripted):
         waited = 0.0
 
         def replies(self, seconds: float) -> list[tuple[int, EnvironmentReply]]:
             found = super().replies(seconds)
-            Clock.now += 0 if found else seconds
+            clock.now += 0 if found else seconds
             if not found and sum(self.turns[place] for place in self.turns if place) < others:
                 self.waited += seconds
             return found
@@ -302,7 +309,7 @@ def test_a_slow_environment_holds_up_the_others_once(
     plain = Scripted(REPLIES)
     sample(policy, sampling, dialogues(plain))
     others = sum(count for place, count in plain.turns.items() if place)
-    monkeypatch.setattr(decode, "time", Clock)
+    monkeypatch.setattr(decode, "time", clock)
     monkeypatch.setattr(decode, "PATIENCE", 2.5)
     monkeypatch.setattr(decode, "TICK", 1.0)
     episodes = Slow(REPLIES, delays={(0, 0): 10_000})
@@ -348,15 +355,7 @@ def test_the_text_on_the_board_adds_up_to_the_text_of_the_rollout(policy: Policy
 def test_a_row_that_all_wait_for_is_reported_once(
     policy: Policy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Clock:
-        now = 0.0
-
-        @classmethod
-        def monotonic(cls) -> float:
-            cls.now += 0.01  # less than the time between reports
-            return cls.now
-
-    monkeypatch.setattr(decode, "time", Clock)
+    monkeypatch.setattr(decode, "time", Clock(tick=0.01))  # less than the time between reports
     sampling = Sampling(max_new_tokens=60, stop=STOPS)
     episodes = Scripted(REPLIES, delays={(0, 0): 500})
     events, _ = drain(
