@@ -129,17 +129,8 @@ class TrunkWeights(_Weights):
             count = len(self._cos_sin) + GROWTH
             self._cos_sin = _cos_sin(self._rope, self.model.head_dim, count)
         cos_sin = self._cos_sin[lengths - 1]
-        first, size = spans.ctypes.data, spans.strides[0]
-        batch = BatchStruct(
-            len(lengths),
-            positions,
-            longest,
-            first,
-            first + size,
-            first + 2 * size,
-            first + 3 * size,
-            cos_sin.ctypes.data,
-        )
+        addresses = [*(row.ctypes.data for row in spans), cos_sin.ctypes.data]
+        batch = BatchStruct(len(lengths), positions, longest, *addresses)
         batch.arrays = (spans, cos_sin)  # keeps the memory behind the addresses
         return batch
 

@@ -91,15 +91,14 @@ class Chunks:
     def slices(self, values: Mapping[str, Any], start: int) -> dict[str, Any]:
         """The parts of these arrays that the queries of a chunk read."""
         is_causal = isinstance(self.fixed.get("mask"), str)
-        read = slice(self.keys - self.queries + start + self.size) if is_causal else slice(None)
-        return {
-            name: value[..., start : start + self.size, :]
-            if _is_of_queries(name, value)
-            else value[..., read, :]
-            if name in ("k", "v")
-            else value
-            for name, value in values.items()
-        }
+        visible = self.keys - self.queries + start + self.size if is_causal else None
+
+        def part(name: str, value: Any) -> Any:
+            if _is_of_queries(name, value):
+                return value[..., start : start + self.size, :]
+            return value[..., :visible, :] if name in ("k", "v") else value
+
+        return {name: part(name, value) for name, value in values.items()}
 
     def attend(self, values: Mapping[str, Any], start: int) -> mx.array:
         """The attention of a chunk."""

@@ -1,1 +1,1 @@
-"""Samples answers: one prefill per prompt, all rows decoded as one batch."""
+"""Samples completions: one prefill per prompt, all rows decoded as one batch."""
