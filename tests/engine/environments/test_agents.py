@@ -1,10 +1,8 @@
 """Programs as environments: what each may do, and that a run with one equals the built-in one."""
 
 import json
-import os
 import random
 import re
-import signal
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -32,6 +30,7 @@ from tests.engine.environments.pools import client_of, python
 from tests.engine.environments.pools import play as play_rows
 from tests.engine.environments.test_runs import assert_resumed, killed
 from tests.engine.runs import events_of
+from tests.engine.sandbox.processes import kill
 
 HERE = Path(__file__).parent
 SAMPLING = {"temperature": 1.0, "top_p": 1.0}
@@ -133,13 +132,6 @@ def test_of_many_requests_at_once_some_wait_for_their_turn_and_the_others_are_re
     assert max(log.stat().st_size for log in tmp_path.glob("*.log")) < 2_000_000
 
 
-def test_requests_after_the_end_are_refused_and_the_program_may_still_score(tmp_path: Path) -> None:
-    with hostile(tmp_path) as environments:
-        assert len(play(environments, ["goes on"], turns=2)[0]) == 2
-        (outcome,) = environments.finish([False])
-    assert (outcome.reward, outcome.state) == (0.25, {"refused": 400})
-
-
 FAILED = "step: the program exited with status 1"
 RAISED = f"{FAILED}: ValueError: bang"
 REFUSED = ".*refused: {}, but the run samples with 1.*"
@@ -171,15 +163,17 @@ def test_a_status_is_a_reward_unless_the_program_raised_or_functions_score(
         assert reply.reward == reward, kind
 
 
-@pytest.mark.parametrize("by_status", [True, False])
-def test_a_program_may_fail_at_the_request_after_its_last_turn(
-    tmp_path: Path, by_status: bool
+@pytest.mark.parametrize(("by_status", "reward"), [(True, 0.0), (False, None)])
+def test_after_the_last_turn_a_program_may_score_or_fail(
+    tmp_path: Path, by_status: bool, reward: float | None
 ) -> None:
     with hostile(tmp_path, by_status=by_status) as environments:
-        play(environments, ["goes on until it fails"], turns=2)
-        (outcome,) = environments.finish([False])
-        assert environments.last(0).error == ""
-    assert outcome.reward == (0.0 if by_status else None)
+        scored, failed = play(environments, ["goes on", "goes on until it fails"], turns=2)
+        assert (len(scored), len(failed)) == (2, 2)
+        outcomes = environments.finish([False, False])
+        assert environments.last(1).error == ""
+    assert [outcome.reward for outcome in outcomes] == [0.25, reward]
+    assert outcomes[0].state == {"refused": 400}
 
 
 def test_a_request_that_does_not_follow_the_last_answer_begins_a_new_context(
@@ -216,9 +210,7 @@ def test_a_lost_process_repeats_its_programs(tmp_path: Path) -> None:
         while len(replies) < 2:
             replies |= dict(environments.replies(0.1))
         for sandbox in environments._sandboxes:
-            process = sandbox._process._process
-            os.kill(process.pid, signal.SIGKILL)
-            process.wait()
+            kill(sandbox)
         for turn in (2, 3):
             for index in range(2):
                 environments.submit(index, f"a{turn}")
@@ -442,12 +434,6 @@ def test_twenty_kills_leave_no_program_and_runs_resume_bit_for_bit(
         hold.unlink()
         assert_resumed(events_of(config, folder / "run", resume=True), by_agent)
         no_agent_is_left(tmp_path)
-
-
-def test_twelve_programs_play_at_once(tmp_path: Path) -> None:
-    with hostile(tmp_path) as environments:
-        played = play(environments, ["behaves"] * 12)
-    assert [(len(replies), replies[-1].reward) for replies in played] == [(3, 7.0)] * 12
 
 
 def test_the_usage_of_a_completion_reaches_the_program(tmp_path: Path) -> None:

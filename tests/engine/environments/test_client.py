@@ -150,17 +150,6 @@ class Hangs:
     assert late.error.startswith("step: took longer than 1 s")
 
 
-def test_an_episode_that_does_not_repeat_its_replies_fails(tmp_path: Path) -> None:
-    (tmp_path / "count.py").write_text(COUNTING)
-    with pool(tmp_path, f"{tmp_path}/count.py:Count", limit=20) as environments:
-        row = {"by the clock": True, "dies": True, "mark": str(tmp_path / "mark")}
-        lost = play(environments, [row, {}, row], "a")
-    assert not lost[1][-1].error
-    said = [each[-1].error for each in (lost[0], lost[2]) if each[-1].error]
-    assert said
-    assert all("does not repeat its replies" in one or "status 1" in one for one in said)
-
-
 def test_an_instance_serves_one_rollout_and_is_reset_for_the_next(tmp_path: Path) -> None:
     (tmp_path / "count.py").write_text(COUNTING)
     with pool(tmp_path, f"{tmp_path}/count.py:Count", limit=20) as environments:

@@ -85,35 +85,34 @@ def test_a_score_is_the_weighted_mean_on_the_scale(tmp_path: Path) -> None:
     assert result.reasons == ["right 4, brief 3 of 5. Right, but long."]
 
 
+TURNS = [
+    {"role": "assistant", "content": "5"},
+    {"role": "user", "content": "lower"},
+    {"role": "assistant", "content": "4"},
+]
+
+
+@pytest.mark.parametrize(
+    ("completion", "answer"), [(TURNS[2:], "4"), (TURNS, TURNS)], ids=["message", "dialogue"]
+)
 def test_a_judge_gets_the_prompt_the_answer_and_the_columns_that_the_rubric_names(
-    tmp_path: Path,
+    tmp_path: Path, completion: Any, answer: Any
 ) -> None:
     with serving(lambda _: scores(good=1)) as script:
         name = write_rubric(
             tmp_path / "r.yaml", script.url, columns=["solution"], options={"temperature": 0}
         )
-        judged(name, [{"role": "assistant", "content": "4"}], solution=["four"])
+        judged(name, completion, solution=["four"])
     (request,) = script.requests
     assert data_of(request) == {
         "prompt": "What is 2 + 2?",
-        "answer": "4",
+        "answer": answer,
         "columns": {"solution": "four"},
     }
     assert (request["model"], request["temperature"]) == ("m", 0)
     text = request["messages"][0]["content"]
     assert "- good: The answer is good." in text
     assert text.endswith('{"reason": "ONE OR TWO SENTENCES", "scores": {"good": NUMBER}}')
-
-
-def test_a_dialogue_is_judged_with_all_its_turns(tmp_path: Path) -> None:
-    turns = [
-        {"role": "assistant", "content": "5"},
-        {"role": "user", "content": "lower"},
-        {"role": "assistant", "content": "4"},
-    ]
-    with serving(lambda _: scores(good=1)) as script:
-        judged(write_rubric(tmp_path / "r.yaml", script.url), turns)
-    assert data_of(script.requests[0])["answer"] == turns
 
 
 def test_a_ranking_gives_equal_distances_and_equal_answers_the_same(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Whole runs with a judge: as with the function that it equals, through all failures, attacked."""
+"""Whole runs with a judge: as with the function that it equals, and through its failures."""
 
 import socket
 import subprocess
@@ -27,7 +27,6 @@ from grpo_engine.rewards.client import RewardClient
 from grpo_engine.rewards.rubric import Rubric
 from grpo_engine.tasks.base import RewardSpec
 from tests.engine.rewards.judges import (
-    FAILURES,
     KEY,
     data_of,
     scores,
@@ -100,34 +99,6 @@ def test_a_judge_trains_as_the_function_that_it_equals(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_through_all_failures_and_names_each(tmp_path: Path) -> None:
-    world = write_world(tmp_path)
-    failures = cycle(FAILURES)
-    with serving(lambda _: next(failures).write) as script:
-        name = write_rubric(
-            tmp_path / "r.yaml", script.url, time_limit=1, retries=0, key_variable="JUDGE_KEY"
-        )
-        config = settings(
-            world,
-            steps=6,
-            rewards={"functions": [name, f"{world}/rewards.py:letters"]},
-            evaluation={"problems": 1, "pinned": 0},
-        )
-        events = events_of(config, tmp_path / "run")
-    assert isinstance(events[-1], RunFinished), events[-1]
-    assert len(script.requests) >= len(FAILURES)
-    steps = [event for event in events if isinstance(event, StepFinished)]
-    assert steps[-1].metrics["judge/r/failures"] == steps[-1].metrics["judge/r/calls"]
-    judged = [reward for reward in rewards_of(events) if reward.name == "r"]
-    assert {reward.value for reward in judged} == {None}
-    reasons = " ".join(reward.reason for reward in judged)
-    assert all(failure.reason in reasons for failure in FAILURES if "no time" not in failure.reason)
-    alerts = [event for event in events if isinstance(event, AlertRaised)]
-    assert {event.step for event in alerts if event.rule == "reward_no_score"} == {*range(1, 7)}
-    assert KEY not in str(events)
-
-
-@pytest.mark.slow
 def test_an_answer_without_a_verdict_is_not_trained_and_the_others_are(tmp_path: Path) -> None:
     """Else what the other functions give it would be all of its reward, less than its siblings'."""
     world = write_world(tmp_path)
@@ -156,6 +127,8 @@ def test_an_answer_without_a_verdict_is_not_trained_and_the_others_are(tmp_path:
         assert judge.reason
         assert None not in {reward.value for reward in others}  # they are kept
         assert (row.reward, row.advantage or 0.0) == (None, 0.0)
+    alerts = [e.step for e in events if isinstance(e, AlertRaised) and e.rule == "reward_no_score"]
+    assert {*alerts} >= {1, 2}
     measured = [row for group in groups if group.origin == "eval" for row in group.rollouts]
     assert None in {row.rewards[0].value for row in measured}
     assert None not in {row.rewards[1].value for row in measured}
