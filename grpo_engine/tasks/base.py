@@ -6,6 +6,7 @@ are evaluated on the same problems. The run's seed orders the training problems;
 
 import hashlib
 import json
+import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -252,44 +253,12 @@ def user_message(text: str) -> tuple[Message, ...]:
     return ({"role": "user", "content": text},)
 
 
-# The module and description of each built-in task; imported on demand.
+# The target and the summary of each built-in task; its module is imported on demand.
 BUILT_IN: Final[Mapping[str, tuple[str, str]]] = {
-    "arithmetic": (
-        "grpo_engine.tasks.arithmetic:build",
-        "Two-number sums, differences and small products; the built-in starter's task.",
-    ),
-    "countdown": (
-        "grpo_engine.tasks.countdown:build",
-        "Reach a target number from given numbers with + - * /.",
-    ),
-    "gsm8k": (
-        "grpo_engine.tasks.gsm8k:build",
-        "Grade-school word problems; from the hub, a cache or a local file.",
-    ),
-    "endings": (
-        "grpo_engine.tasks.endings:build",
-        "Choose the ending that fits out of four; the answer's start is prefilled.",
-    ),
-    "guess": (
-        "grpo_engine.tasks.guess:build",
-        "Find a number in several guesses; the environment says higher or lower.",
-    ),
-    "calculator": (
-        "grpo_engine.tasks.calculator:build",
-        "Arithmetic with large numbers and a calculator as a tool.",
-    ),
-    "countdown-turns": (
-        "grpo_engine.tasks.countdown:build_with_turns",
-        "Countdown with several tries; the environment says what each gives.",
-    ),
-    "verifiers": (
-        "grpo_engine.tasks.verifiers:build",
-        "`verifiers:<package>`: a taskset for verifiers 0.4, with its tasks and its rewards.",
-    ),
-    "reasoning-gym": (
-        "grpo_engine.tasks.gym:build",
-        "`reasoning-gym:<name>`: any of its hundred generators, with its own scorer.",
-    ),
+    name: (row["target"], row["summary"])
+    for name, row in tomllib.loads(
+        Path(__file__).with_name("builtins.toml").read_text(encoding="utf-8")
+    ).items()
 }
 
 

@@ -15,12 +15,10 @@ from grpo_engine.tasks.options import read_options
 
 LETTERS: Final = "ABCD"
 SIZE: Final = 100_000
-NAMES: Final = (
-    "Mia", "Jonas", "Aisha", "Pedro", "Yuki", "Lena", "Omar", "Sofia", "Tom", "Nadia", "Felix",
-    "Priya", "Hugo", "Ines", "Karim", "Zoe",
-)  # fmt: skip
-
-_LINES = files(__package__).joinpath("endings.txt").read_text(encoding="utf-8").splitlines()[1:]
+_NAMES, *_LINES = (
+    files(__package__).joinpath("endings.txt").read_text(encoding="utf-8").splitlines()[1:]
+)
+NAMES: Final = tuple(_NAMES.split())
 STORIES: Final = tuple(zip(_LINES[::2], map(str.strip, _LINES[1::2]), strict=True))
 
 

@@ -553,7 +553,7 @@ def prepare(trial: Trial) -> None:
     from hypothesis import given, strategies
 
     for name in trial.modules:
-        with contextlib.suppress(ImportError):
+        with contextlib.suppress(ImportError, SyntaxError):
             importlib.import_module(name)
     given(strategies.none())(lambda _: None)()
     gc.collect()
