@@ -110,7 +110,9 @@ def test_a_tokenizer_without_end_is_refused(
 ) -> None:
     monkeypatch.setattr(tokenizer, "CPU_S", 5.0)
     folder = model(tmp_path / "model", change)
-    assert f"the tokenizer {folder}/tokenizer.json needs more than" in refusal(folder)
+    # A fast processor reaches the limit of memory first, where the process aborts.
+    start = f"model.path: the tokenizer {folder}/tokenizer.json "
+    assert refusal(folder).startswith((f"{start}needs more than", f"{start}fails (its process"))
 
 
 @pytest.mark.slow
