@@ -202,7 +202,9 @@ def test_groups_without_a_token_have_no_part_in_the_update(
     (tmp_path / "broken.py").write_text(BROKEN.format(every=every))
     steps = recipe == "grpo-process"
     # A teacher equal to the policy would teach nothing but rounding.
-    teacher = {"path": str(write_model(tmp_path / "teacher", seed=4))} if recipe == "distill" else {}
+    teacher = (
+        {"path": str(write_model(tmp_path / "teacher", seed=4))} if recipe == "distill" else {}
+    )
     config = settings(
         world,
         steps=3,
