@@ -13,7 +13,6 @@ import pytest
 from grpo_engine import events as ev
 from grpo_engine.control import Control
 from grpo_tui.app import exit_codes
-from grpo_tui.app.cli.verbs.logs import _follow
 from grpo_tui.app.tui.screens.runs.render import fitting, run_line
 from grpo_tui.app.tui.screens.runs.state import RunsView
 from grpo_tui.app.tui.widgets.panel import plain_text
@@ -24,6 +23,8 @@ from grpo_tui.experiments.record.recorder import start_run
 from grpo_tui.experiments.store import ExperimentStore
 from tests.app.calls import Cli
 from tests.experiments.made import config, evaluated, finished, put_all, record_run, started
+
+COMPARE = ("compare", "plain-otter", "=evil")
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +97,12 @@ def test_an_empty_store_is_no_error_to_list(cli: Cli) -> None:
         (("runs", "--sort", "rewrd"), 2, "did you mean reward"),
         (("runs", "--columns", "last nope"), 2, "there is no field, setting or metric 'nope'"),
         (("compare", "plain-otter"), 2, "two different runs"),
-        (("compare", "plain-otter", "@last", "--at", "epoch"), 2, "choose from step, tokens, wall"),
+        ((*COMPARE, "--at", "epoch"), 2, "choose from step, tokens, wall"),
+        ((*COMPARE, "--metric", "rewad"), 2, "'rewad' here; did you mean reward"),
+        ((*COMPARE, "--at", "tokens=-5"), 2, "'-5' is not a number from 0 on"),
+        ((*COMPARE, "--reach", "2"), 2, "nothing can reach '2'"),
+        ((*COMPARE, "--reach", "eval/accuracy=-1"), 2, "nothing can reach 'eval/accuracy=-1'"),
+        ((*COMPARE, "--reach", "rewad=2"), 2, "'rewad' here; did you mean reward"),
         (("rollouts", "plain-otter", "--step", "9"), 3, "its last step is 3"),
         (("rollouts", "plain-otter", "--group", "9"), 3, "at step 3; it has 0 to 1 there"),
         (("export", "plain-otter", "--what", "metric"), 2, "is not one of 'runs', 'metrics'"),
@@ -149,24 +155,6 @@ def test_compare_shows_exactly_what_differs_with_equal_numbers_in_csv_and_json(
     assert "`at` is 300 tokens" in page.err
     # the second run was first evaluated at 400 tokens: the last evaluations of both count
     assert "paired permutation test" in page.out
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--metric", "rewad"), "'rewad' here; did you mean reward"),
-        (("--at", "tokens=-5"), "'-5' is not a number from 0 on"),
-        (("--reach", "2"), "nothing can reach '2'"),
-        (("--reach", "eval/accuracy=-1"), "nothing can reach 'eval/accuracy=-1'"),
-        (("--reach", "rewad=2"), "'rewad' here; did you mean reward"),
-    ],
-)
-def test_compare_refuses_what_no_run_can_have(
-    cli: Cli, two: tuple[str, str], words: tuple[str, str], message: str
-) -> None:
-    done = cli("compare", *two, *words)
-    assert (done.code, done.out) == (exit_codes.USAGE, "")
-    assert message in done.err
 
 
 def test_compare_leaves_out_tables_without_rows(cli: Cli, two: tuple[str, str]) -> None:
@@ -389,10 +377,11 @@ def test_logs_are_followed_until_the_run_ends(
     cli: Cli, live: tuple[str, Control], store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = store.parent / "runs" / live[0] / "log.txt"
-    writes = ["begun", " and done\n\x1b[2Jno line end"]
+    # é has two bytes, which come apart
+    writes = [b"begun caf\xc3", b"\xa9 and done\n\x1b[2Jno line end"]
 
     def grow(_seconds: float) -> None:
-        with log.open("a", encoding="utf-8") as out:
+        with log.open("ab") as out:
             out.write(writes.pop(0))
         if not writes:
             with closing(sqlite3.connect(store)) as conn, conn:
@@ -401,7 +390,7 @@ def test_logs_are_followed_until_the_run_ends(
     monkeypatch.setattr("grpo_tui.app.cli.verbs.logs.time", SimpleNamespace(sleep=grow))
     log.write_text("first\nsecond\n", encoding="utf-8")
     done = cli("logs", live[0], "--lines", "1", "--follow")
-    assert done.out.splitlines() == ["second", "begun and done", "␛[2Jno line end"]
+    assert done.out.splitlines() == ["second", "begun café and done", "␛[2Jno line end"]
 
 
 def test_the_log_of_a_run_that_is_not_stored_is_printed_and_followed(
@@ -422,19 +411,3 @@ def test_a_run_without_a_log_can_be_followed(cli: Cli, two: tuple[str, str]) -> 
     done = cli("logs", two[0], "--follow")
     assert (done.code, done.out) == (exit_codes.OK, "")
     assert "has no log output" in done.err
-
-
-def test_a_letter_that_is_written_in_two_parts_is_followed_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    log, parts = tmp_path / "log.txt", [b"caf\xc3", b"\xa9\n"]  # é has two bytes
-
-    def resolve(_run: str) -> SimpleNamespace:
-        with log.open("ab") as file:
-            file.write(parts.pop(0))
-        return SimpleNamespace(active=bool(parts))
-
-    monkeypatch.setattr("grpo_tui.app.cli.verbs.logs.time.sleep", lambda _: None)
-    reader: Any = SimpleNamespace(resolve=resolve)
-    _follow(reader, "one", log, 0)
-    assert capsys.readouterr().out == "café\n"
