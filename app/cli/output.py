@@ -55,8 +55,8 @@ def write_out(text: str, out: Path | None) -> None:
 
 
 def print_text(text: str, end: str = "\n") -> None:
-    """Print lines for people, escaped."""
-    print(safe(text, "\n"), end=end)
+    """Print lines for people, made safe."""
+    _print(safe(text, "\n"), end)
 
 
 def print_table(rows: Sequence[Row], right: Collection[str] = ()) -> None:
@@ -64,14 +64,20 @@ def print_table(rows: Sequence[Row], right: Collection[str] = ()) -> None:
     if rows:
         limit = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
         head, *body = table_lines(rows, limit, right)
-        print(dim(head), *body, sep="\n")
+        _print("\n".join([dim(head), *body]))
 
 
 def print_fields(fields: Mapping[str, Any]) -> None:
     """Print a line for each field, whole on every terminal."""
     width = max(map(len, fields))
     for name, value in fields.items():
-        print(f"{safe(name):{width}}  {safe(format_value(value))}")
+        _print(f"{safe(name):{width}}  {safe(format_value(value))}")
+
+
+def _print(text: str, end: str = "\n") -> None:
+    """Print safe text; characters that the output cannot encode are escaped."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    print(text.encode(encoding, "backslashreplace").decode(encoding), end=end)
 
 
 def dim(text: str) -> str:

@@ -237,3 +237,12 @@ def test_of_a_long_text_only_what_may_be_seen_is_looked_at(
     clip_start(whole, 80)
     # eight characters per cell, since combining marks take no space, and a few more
     assert looked == [8 * 80 + 64, 8 * 480 + 256, 8 * 80 + 64]
+
+
+def test_an_output_that_lacks_a_character_gets_its_escape(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(out, encoding="latin-1"))
+    print_text("caf\u00e9 \x1b\u2013")
+    print_table([{"a": "\u65e5"}])
+    sys.stdout.flush()
+    assert out.getvalue() == b"caf\xe9 \\u241b\\u2013\na\n\\u65e5\n"
