@@ -82,16 +82,16 @@ def longest(
             raise
 
     probes = draw(task, config.seed, 0, min(PROBES, len(task.train)))
-    answer = config.rollout.max_new_tokens
-    limit = min(filter(None, (config.task.max_prompt_tokens, max(1, context - answer))))
+    completion = config.rollout.max_new_tokens
+    limit = min(filter(None, (config.task.max_prompt_tokens, max(1, context - completion))))
     prompt = max((len(ids) for ids in map(ids_of, probes) if ids), default=limit)
     if specs_of(config, task)[1]:
-        return with_replies(config, Lengths(prompt, answer), context)
-    return Lengths(prompt, answer)
+        return with_replies(config, Lengths(prompt, completion), context)
+    return Lengths(prompt, completion)
 
 
 def with_replies(config: RunConfig, lengths: Lengths, context: int) -> Lengths:
-    """Those of a dialogue, whose replies come after answers of these lengths."""
+    """The lengths with the replies of an environment after the completion."""
     total = config.rollout.max_context or sum(lengths) + REPLY * (config.task.max_turns - 1)
     return Lengths(lengths.prompt, max(1, min(context, total) - lengths.prompt))
 
