@@ -2,7 +2,7 @@
 
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 from hypothesis import HealthCheck, given, settings
@@ -24,6 +24,22 @@ NAMES = st.text("abcdefgh/_", min_size=1, max_size=8)
 LOGP = st.integers(-64, 0).map(lambda eighths: eighths / 8)
 
 
+BY_TYPE: dict[Any, st.SearchStrategy[Any]] = {
+    str: TEXT,
+    float: NUMBER,
+    int: st.integers(0, 2**40),
+    float | None: MAYBE,
+    int | None: st.none() | st.integers(0, 9),
+    bool: st.booleans(),
+}
+
+
+def built(kind: type, **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Values of a class: plain fields by their types, the others as given or by default."""
+    plain = {name: BY_TYPE[hint] for name, hint in get_type_hints(kind).items() if hint in BY_TYPE}
+    return st.builds(kind, **plain | fields)
+
+
 @st.composite
 def groups(draw: st.DrawFn, index: int, step: int) -> list[ev.Event]:
     origin: ev.Origin = draw(st.sampled_from(["train", "eval", "pinned"]))
@@ -34,16 +50,7 @@ def groups(draw: st.DrawFn, index: int, step: int) -> list[ev.Event]:
         def row(length: int = length) -> tuple[float, ...]:
             return tuple(draw(st.lists(LOGP, min_size=length, max_size=length)))
 
-        rewards = tuple(
-            ev.RewardValue(
-                name=draw(TEXT),
-                value=draw(MAYBE),
-                weight=draw(NUMBER),
-                reason=draw(TEXT),
-                failed=draw(st.booleans()),
-            )
-            for _ in range(draw(st.integers(0, 2)))
-        )
+        rewards = tuple(draw(st.lists(built(ev.RewardValue), max_size=2)))
         rollouts.append(
             ev.Rollout(
                 index=place,
@@ -119,98 +126,43 @@ def groups(draw: st.DrawFn, index: int, step: int) -> list[ev.Event]:
     return events
 
 
-@st.composite
-def others(draw: st.DrawFn, step: int) -> ev.Event:
-    options: list[ev.Event] = [
-        ev.NoteWritten(step=step, text=draw(TEXT)),
-        ev.AlertRaised(
-            step=step,
-            rule=draw(TEXT),
-            severity="warning",
-            explanation=draw(TEXT),
-            remedy=draw(TEXT),
-            value=draw(MAYBE),
-            limit=draw(MAYBE),
-        ),
-        ev.AlertEnded(step=step, rule=draw(TEXT)),
-        ev.StepSkipped(step=step, reason=draw(TEXT)),
-        ev.CheckpointSaved(
-            step=step, path=draw(TEXT), best=draw(st.booleans()), seconds=draw(NUMBER)
-        ),
-        ev.RunPaused(step=step),
-        ev.RunResumed(step=step),
-        ev.ModelLoaded(
-            step=step,
-            path=draw(TEXT),
-            parameters=3,
-            trainable=1,
-            dtype="float32",
-            notes=(draw(TEXT),),
-            seconds=draw(NUMBER),
-            settled=draw(st.dictionaries(NAMES, st.one_of(NUMBER, TEXT))),
-        ),
-        ev.PassFinished(
-            step=step,
-            index=1,
-            minibatch=0,
-            loss=draw(NUMBER),
-            clip_low=draw(NUMBER),
-            clip_high=0.0,
-            kl_to_old=draw(NUMBER),
-            grad_norm=draw(NUMBER),
-            learning_rate=1e-5,
-            stop_reason=draw(TEXT),
-        ),
-        ev.EvaluationFinished(
-            step=step,
-            moment="during",
-            mode="sampled",
-            problems=1,
-            samples=1,
-            metrics=draw(st.dictionaries(NAMES.map(lambda name: f"eval/{name}"), NUMBER)),
-            rows=(
-                ev.EvaluationSample(
-                    example_key=draw(TEXT),
-                    correct=1,
-                    samples=2,
-                    rewards=draw(st.dictionaries(TEXT, NUMBER, max_size=2)),
-                    scored=draw(st.dictionaries(TEXT, NUMBER, max_size=2)),
-                ),
-            ),
-            seconds=draw(NUMBER),
-        ),
-        ev.RunFailed(step=step, error=draw(TEXT), message=draw(TEXT), traceback=draw(TEXT)),
-    ]
-    return draw(st.sampled_from(options))
+PLAIN = (
+    ev.NoteWritten,
+    ev.AlertRaised,
+    ev.AlertEnded,
+    ev.StepSkipped,
+    ev.CheckpointSaved,
+    ev.RunPaused,
+    ev.RunResumed,
+    ev.PassFinished,
+    ev.RunFailed,
+)
+BY_TEXT = st.dictionaries(TEXT, NUMBER, max_size=2)
+SAMPLES = st.tuples(built(ev.EvaluationSample, rewards=BY_TEXT, scored=BY_TEXT))
+
+
+def others(step: int) -> st.SearchStrategy[ev.Event]:
+    now = st.just(step)
+    metrics = st.dictionaries(NAMES.map(lambda name: f"eval/{name}"), NUMBER)
+    settled = st.dictionaries(NAMES, st.one_of(NUMBER, TEXT))
+    return st.one_of(
+        *(built(kind, step=now) for kind in PLAIN),
+        built(ev.ModelLoaded, step=now, notes=st.tuples(TEXT), settled=settled),
+        built(ev.EvaluationFinished, step=now, metrics=metrics, rows=SAMPLES),
+    )
 
 
 @st.composite
 def scripts(draw: st.DrawFn) -> list[ev.Event]:
-    events: list[ev.Event] = [
-        ev.RunStarted(
-            step=0,
-            config={"a": draw(TEXT)},
-            total_steps=5,
-            resumed=False,
-            versions={draw(TEXT): draw(TEXT)},
-            device=draw(TEXT),
-            threads=1,
-            dataset_fingerprint=draw(TEXT),
-            recipe=draw(TEXT),
-        )
-    ]
+    versions, tree = st.dictionaries(TEXT, TEXT, max_size=1), st.fixed_dictionaries({"a": TEXT})
+    first = built(ev.RunStarted, step=st.just(0), versions=versions, config=tree)
+    events: list[ev.Event] = [draw(first)]
     for step in range(1, draw(st.integers(1, 3)) + 1):
         for index in range(draw(st.integers(0, 2))):
             events += draw(groups(index, step))
         events += [draw(others(step)) for _ in range(draw(st.integers(0, 3)))]
-        events.append(
-            ev.StepFinished(
-                step=step,
-                metrics=draw(st.dictionaries(NAMES, NUMBER, max_size=3)),
-                tokens=draw(st.integers(0, 2**40)),
-                elapsed=draw(NUMBER),
-            )
-        )
+        metrics = st.dictionaries(NAMES, NUMBER, max_size=3)
+        events.append(draw(built(ev.StepFinished, step=st.just(step), metrics=metrics)))
     return events
 
 
