@@ -40,6 +40,12 @@ def built(kind: type, **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any
     return st.builds(kind, **plain | fields)
 
 
+SPANS = (
+    ev.Span(start=0, length=3, kind="model", turn=0),
+    ev.Span(start=3, length=1, kind="environment", turn=0, reward=0.5, info={"a": "\0"}),
+)
+
+
 @st.composite
 def groups(draw: st.DrawFn, index: int, step: int) -> list[ev.Event]:
     origin: ev.Origin = draw(st.sampled_from(["train", "eval", "pinned"]))
@@ -56,6 +62,7 @@ def groups(draw: st.DrawFn, index: int, step: int) -> list[ev.Event]:
                 index=place,
                 ids=tuple(int(-8 * x) for x in row()),
                 text=draw(TEXT),
+                spans=draw(st.sampled_from([(), SPANS])),
                 finish=draw(st.sampled_from(["stop", "length", "stop_string"])),
                 rewards=rewards,
                 reward=draw(MAYBE),
