@@ -1,16 +1,18 @@
 """Small whole runs for tests: a tiny model, a task of letters, and rewards that vary."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from grpo_engine.config.parse import build, merge
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
-from grpo_engine.events import Event
+from grpo_engine.events import Event, Group, GroupScored, NoteWritten, RunFailed
 from grpo_engine.trainer import run
 from tests.engine.tiny import write_model
+
+Kind = TypeVar("Kind")
 
 REWARDS = """
 def letters(completions, **_):
@@ -82,3 +84,33 @@ def mixture(world: Path) -> dict[str, Any]:
 def events_of(config: RunConfig, folder: Path, *, resume: bool = False) -> list[Event]:
     """Run to the end and return all events."""
     return list(run(config, Control(), folder=folder, resume=resume))
+
+
+def cut_off(config: RunConfig, folder: Path, ends: Callable[[Event], bool]) -> None:
+    """Run until an event, as if the process ended there."""
+    events = run(config, Control(), folder=folder)
+    next(event for event in events if ends(event))
+    events.close()  # type: ignore[attr-defined]
+
+
+def of(kind: type[Kind], events: Iterable[Event]) -> list[Kind]:
+    """The events of a kind."""
+    return [event for event in events if isinstance(event, kind)]
+
+
+def groups_of(events: Iterable[Event], origin: str = "train") -> list[Group]:
+    """The groups that were scored, of one origin."""
+    groups = [event.group for event in of(GroupScored, events)]
+    return [group for group in groups if group.origin == origin]
+
+
+def notes(events: Iterable[Event]) -> list[str]:
+    """The texts of all notes."""
+    return [event.text for event in of(NoteWritten, events)]
+
+
+def failure(config: RunConfig, folder: Path, *, resume: bool = False) -> RunFailed:
+    """Run to the end, which is a failure."""
+    end = events_of(config, folder, resume=resume)[-1]
+    assert isinstance(end, RunFailed), end
+    return end

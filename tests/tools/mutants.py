@@ -90,7 +90,6 @@ TARGETS = {
             "stability",
             "edges",
             "custom",
-            "sampler_gap",
             "teacher",
         ),
         first={

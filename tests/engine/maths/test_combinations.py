@@ -1,12 +1,10 @@
 """Any choice may be combined with any other, or is refused with a reason."""
 
 from dataclasses import asdict
-from itertools import product
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -74,17 +72,3 @@ def test_every_legal_combination_has_the_loss_of_the_independent_one(
     assert_close(loss_of(batch, how).value, expected, rtol=1e-4, atol=1e-5)
     assert np.isfinite(np.array(gradient_of(batch, how))).all()
     assert np.isfinite(number(loss_of(batch, how).value))
-
-
-@pytest.mark.slow
-def test_most_combinations_are_legal_and_the_rest_is_refused() -> None:
-    every = [
-        dict(zip(CHOICE, chosen, strict=True))
-        for chosen in product(*(SETTINGS[name].choices for name in CHOICE))
-    ]
-    legal = [made for choices in every if (made := asked(choices)) is not None]
-    refused = len(every) - len(legal)
-    assert len(legal) > 2000
-    assert refused > 0
-    assert all(made.trust == "none" for made in legal if made.ratio == "none")
-    assert all(made.signal == "group_sign" for made in legal if made.trust == "target")

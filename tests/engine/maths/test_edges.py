@@ -11,7 +11,6 @@ from grpo_engine.maths.advantage import advantages
 from grpo_engine.maths.metrics import target_metrics
 from grpo_engine.maths.ratio import importance, near_sampler
 from grpo_engine.maths.trust import FREE, cispo, clip, targets_of, unbounded, vespo
-from grpo_engine.maths.weight import Totals, weights
 from tests.engine.maths.helpers import assert_close, loss_of, number, numbers, random_batch
 
 
@@ -19,13 +18,6 @@ def test_a_completion_without_siblings_is_its_own_mean() -> None:
     found = advantages([3.0, 0.0, 1.0], [0, 1, 1], "grpo")
     assert_close(found.group_mean, [3.0, 0.5, 0.5])
     assert numbers(found.values)[0] == 0.0
-
-
-def test_one_token_carries_its_whole_weight() -> None:
-    mask = mx.array([[1, 0]])
-    for kind in ("per_sequence", "per_completion", "per_token", "per_batch_token", "sum"):
-        found = weights(mask, kind, Totals(rows=1, tokens=1), None)
-        assert_close(found, [[1.0, 0.0]])
 
 
 def test_what_never_stops_is_free_and_bounded_only_by_the_clamp() -> None:

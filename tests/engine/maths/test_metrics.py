@@ -137,3 +137,34 @@ def test_parts_of_an_update_add_up_and_extremes_stay_extremes() -> None:
     assert merged([parts[0], nought])["clip_ratio/low_min"] == (0.0, 1.0)
     assert merged(parts[2:])["clip_ratio/low_min"] == (0.0, 0.0)
     assert merged([]) == {}
+
+
+def test_metrics_of_the_weights_are_over_tokens_or_over_completions() -> None:
+    # token weights .5, 2, 1.5 of two completions; their products are 1 and 1.5
+    x = mx.log(mx.array([[0.5, 2.0], [1.5, 7.0]]))
+    batch: dict[str, Any] = {
+        "new": mx.zeros((2, 2)),
+        "old": mx.zeros((2, 2)),
+        "ref": None,
+        "sampler": -x,
+        "mask": mx.array([[1, 1], [1, 0]]),
+        "advantages": mx.ones(2),
+        "group_ids": None,
+    }
+    expected = {
+        ("token_truncate", 2.0): (0.5, 4 / 3, 2.0, 0.0),
+        ("token_truncate", 1.0): (0.5, 2.5 / 3, 1.0, 0.0),
+        # 2 is above 1.8: 0, .5 and 1.5, mean 2/3; one of three tokens is masked
+        ("token_mask", 1.8): (0.0, 2 / 3, 1.5, 1 / 3),
+        ("sequence_truncate", 2.0): (1.0, 1.25, 1.5, 0.0),
+    }
+    for (mode, cap), wanted in expected.items():
+        how = recipe("dr-grpo", importance_cap=cap, importance_mode=mode)
+        found = metrics(loss_of(batch, how).terms, how)
+        names = [f"sampling/importance_sampling_ratio/{part}" for part in ("min", "mean", "max")]
+        pairs = [found[name] for name in (*names, "sampling/masked_ratio")]
+        shares = [number(total / count) for total, count in pairs]
+        assert shares == pytest.approx(wanted, rel=1e-5, abs=1e-7)
+    assert not any(
+        name.startswith("sampling/") for name in metrics(loss_of(batch, "dr-grpo").terms, "dr-grpo")
+    )

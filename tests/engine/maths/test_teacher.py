@@ -69,19 +69,6 @@ def test_a_teacher_adds_to_the_advantages_of_any_recipe(
     assert_close(found, expected)
 
 
-def test_a_teacher_adds_to_each_token_of_advantages_by_step() -> None:
-    # steps worth 1 and 0 end at tokens 0 and 1: ±.5/.70711 = ±.70711; the teacher adds .5·log 2
-    how = recipe("grpo-process", signal_eps=0.0, teacher_weight=0.5)
-    tokens: dict[str, Any] = {
-        "mask": mx.ones((2, 2)),
-        "old": mx.zeros((2, 2)),
-        "teacher": mx.full((2, 2), np.log(2)),
-    }
-    found = advantages([0.0, 0.0], GROUPS, how, steps=[[(0, 1.0)], [(1, 0.0)]], **tokens).values
-    expected = np.array([[0.70711, 0.0], [-0.70711, -0.70711]]) + 0.34657
-    assert_close(found, expected, atol=1e-5)
-
-
 def test_the_part_of_a_teacher_is_a_constant() -> None:
     def total(old: mx.array, teacher: mx.array) -> mx.array:
         tokens: dict[str, Any] = {"mask": mx.ones((2, 3)), "old": old, "teacher": teacher}

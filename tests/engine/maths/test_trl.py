@@ -139,19 +139,6 @@ def test_the_cases_hold_every_correction_for_the_sampler_and_leave_some_tokens_o
 
 
 @SHIPPED
-def test_the_cases_hold_a_corrected_kl_and_tool_masks_for_every_loss_type_and_level() -> None:
-    every = set(product(KINDS, ("token", "sequence")))
-    for name in ("bias_correction_kl", "tools"):
-        seen = {(c["loss_type"], c["level"]) for c in CASES if c.get(name) and "level" in c}
-        assert seen >= every, name
-    used = np.array([bool(case.get("tools")) for case in CASES])
-    mask, tools = DATA["mask"][used], DATA["tool_mask"][used]
-    assert DATA["tool_mask"][~used].all()
-    inside = mask[:, :, 1:-1] & ~tools[:, :, 1:-1] & mask[:, :, 2:] & tools[:, :, 2:]
-    assert (inside & (mask & tools)[:, :, :1]).any(axis=(1, 2)).any()  # a hole between own tokens
-
-
-@SHIPPED
 def test_the_cases_clip_on_both_sides_and_have_an_empty_completion() -> None:
     assert np.nanmax(DATA["metric:clip_ratio/low_mean"]) > 0
     assert np.nanmax(DATA["metric:clip_ratio/high_mean"]) > 0

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from grpo_engine.events import EvaluationFinished, Event, GroupScored, RunFailed, total_reward
-from tests.engine.runs import events_of, settings
+from tests.engine.runs import events_of, of, settings
 
 ONCE = {"before_and_after": True, "problems": 6, "pinned": 1, "samples": 2}
 
@@ -15,7 +15,7 @@ ONCE = {"before_and_after": True, "problems": 6, "pinned": 1, "samples": 2}
 def evaluated(config: Any, folder: Path) -> tuple[list[Event], list[EvaluationFinished]]:
     events = events_of(config, folder)
     assert not isinstance(events[-1], RunFailed), events[-1]
-    return events, [e for e in events if isinstance(e, EvaluationFinished)]
+    return events, of(EvaluationFinished, events)
 
 
 def test_the_tasks_own_accuracy_is_measured_beside_other_rewards(
@@ -26,7 +26,7 @@ def test_the_tasks_own_accuracy_is_measured_beside_other_rewards(
     events, found = evaluated(
         settings(world, steps=1, task=task, rewards=rewards, evaluation=ONCE), tmp_path
     )
-    groups = [event.group for event in events if isinstance(event, GroupScored)]
+    groups = [event.group for event in of(GroupScored, events)]
     names = {g.origin: [(r.name, r.weight) for r in g.rollouts[0].rewards] for g in groups}
     assert names == {
         "train": [("format_parts", 1)],
@@ -64,7 +64,7 @@ def test_a_measured_function_does_not_make_up_a_reward(world: Path, tmp_path: Pa
     )
     events, found = evaluated(config, tmp_path / "run")
     assert all("eval/accuracy" in event.metrics for event in found)
-    groups = [event.group for event in events if isinstance(event, GroupScored)]
+    groups = [event.group for event in of(GroupScored, events)]
     assert {r.reward for group in groups for r in group.rollouts} == {None}
 
 

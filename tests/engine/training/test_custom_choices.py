@@ -27,7 +27,7 @@ from grpo_engine.setup.functions import load_functions
 from grpo_engine.setup.parts import load_tasks
 from tests.engine.maths.custom_choices import RECIPES, written
 from tests.engine.policy.helpers import CHOSEN_AND_GRAPH
-from tests.engine.runs import events_of, settings
+from tests.engine.runs import events_of, of, settings
 
 ALGORITHM = {"grpo": {"passes": 2}, "dr-grpo": {}, "gspo": {"minibatches": 2}, "cispo": {}}
 
@@ -37,7 +37,7 @@ def config_of(world: Path, algorithm: dict[str, Any], **changes: Any) -> RunConf
 
 
 def losses(events: list[Event]) -> list[tuple[float, float]]:
-    found = [(e.loss, e.grad_norm) for e in events if isinstance(e, PassFinished)]
+    found = [(e.loss, e.grad_norm) for e in of(PassFinished, events)]
     assert found
     return found
 
@@ -206,6 +206,6 @@ def test_a_function_that_gives_nan_later_is_named_where_the_update_is_left_out(
         "    return signal * (float('nan') if step >= 2 else 1.0)\n"
     )
     events = events_of(config_of(world, {"signal": f"{file}:late"}), tmp_path / "run")
-    alerts = [event for event in events if isinstance(event, AlertRaised)]
+    alerts = of(AlertRaised, events)
     (remedy,) = [alert.remedy for alert in alerts if alert.rule == "not_finite"]
     assert remedy.startswith(f"See whether {file}:late can give NaN or infinity. ")

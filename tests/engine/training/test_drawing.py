@@ -20,7 +20,6 @@ from grpo_engine.errors import DataError
 from grpo_engine.events import (
     EvaluationFinished,
     Event,
-    GroupScored,
     NoteWritten,
     RunFailed,
     StepFinished,
@@ -30,7 +29,7 @@ from grpo_engine.run import checkpoint
 from grpo_engine.run.session import EngineRun, Progress, TaskPart
 from grpo_engine.tasks.base import Example, Task
 from grpo_engine.training.drawing import Drawing, chance, read_rates
-from tests.engine.runs import events_of, mixture, settings, write_world
+from tests.engine.runs import events_of, failure, groups_of, mixture, of, settings, write_world
 from tests.engine.training.test_resume import facts
 
 
@@ -55,13 +54,12 @@ def two_tasks(world: Path, weight: float, **changes: Any) -> RunConfig:
     return settings(world, task=task, **changes)
 
 
-def groups(events: Sequence[Event], origin: str = "train") -> list[Any]:
-    scored = [event for event in events if isinstance(event, GroupScored)]
-    return [event.group for event in scored if event.group.origin == origin]
+def groups(events: Sequence[Event]) -> list[Any]:
+    return list(groups_of(events))
 
 
 def metrics(events: Sequence[Event]) -> list[Any]:
-    return [event.metrics for event in events if isinstance(event, StepFinished)]
+    return [event.metrics for event in of(StepFinished, events)]
 
 
 # -- several tasks --------------------------------------------------------------------------
@@ -141,7 +139,7 @@ def test_each_task_has_its_own_rewards_curves_and_evaluation(world: Path, tmp_pa
         assert found["task/other/groups"] == 1
     keys = [group.example_key for group in groups(events)]
     assert len(set(keys)) == len(keys) == 4  # no task begins again from its first problem
-    last = [e for e in events if isinstance(e, EvaluationFinished)][-1]
+    last = of(EvaluationFinished, events)[-1]
     right = [(row.example_key.startswith("other/"), row.correct) for row in last.rows]
     assert Counter(is_other for is_other, _ in right) == {False: 4, True: 3}
     own_right, other_right = (
@@ -173,9 +171,7 @@ def test_advantages_come_from_the_totals_of_each_tasks_own_weights(
 
 def test_a_task_with_an_environment_is_trained_alone(world: Path, tmp_path: Path) -> None:
     config = settings(world, task={"others": {"guess": 1}})
-    failed = events_of(config, tmp_path)[-1]
-    assert isinstance(failed, RunFailed)
-    assert "task guess has tools or an environment" in failed.message
+    assert "task guess has tools or an environment" in failure(config, tmp_path).message
 
 
 @pytest.mark.parametrize(
@@ -224,9 +220,7 @@ def test_problems_are_left_out_by_their_given_pass_rate(world: Path, tmp_path: P
 def test_a_run_without_a_problem_left_says_so(world: Path, tmp_path: Path) -> None:
     file = write_rates(tmp_path / "rates.json", {f"train-{n}": 1 for n in range(40)})
     config = settings(world, task={"pass_rates": file, "pass_rate_range": {"highest": 0.9}})
-    failed = events_of(config, tmp_path / "run")[-1]
-    assert isinstance(failed, RunFailed)
-    assert "all 34 tried are left out" in failed.message
+    assert "all 34 tried are left out" in failure(config, tmp_path / "run").message
 
 
 @pytest.mark.slow
@@ -279,9 +273,10 @@ def test_too_long_generated_problems_are_counted_and_passed_over(
 ) -> None:
     (tmp_path / "long.py").write_text(LONG)
     task = {"name": f"{tmp_path}/long.py:build", "max_prompt_tokens": 20}
-    failed = events_of(settings(world, task=task), tmp_path / "refused")[-1]
-    assert isinstance(failed, RunFailed)
-    assert "more than task.max_prompt_tokens 20" in failed.message
+    assert (
+        "more than task.max_prompt_tokens 20"
+        in failure(settings(world, task=task), tmp_path / "refused").message
+    )
     events = events_of(settings(world, task={**task, "bad_rows": "skip"}), tmp_path / "run")
     assert not isinstance(events[-1], RunFailed), events[-1]
     assert [group.example_key for group in groups(events)] == [str(3 * n) for n in range(8)]
@@ -294,9 +289,7 @@ def test_too_long_generated_problems_are_counted_and_passed_over(
 def test_a_curriculum_needs_to_know_what_is_right(world: Path, tmp_path: Path) -> None:
     rewards = {"functions": [f"{world}/rewards.py:letters"]}
     config = settings(world, rewards=rewards, task={"curriculum": "half"})
-    failed = events_of(config, tmp_path)[-1]
-    assert isinstance(failed, RunFailed)
-    assert "set evaluation.accuracy" in failed.message
+    assert "set evaluation.accuracy" in failure(config, tmp_path).message
 
 
 @pytest.mark.parametrize("text", ["", "[]", "[1]", '{"a": "x"}', '{"a": 1.5}', '{"a": null}', "{}"])

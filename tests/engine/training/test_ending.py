@@ -10,14 +10,13 @@ from grpo_engine.control import Control
 from grpo_engine.events import (
     CheckpointSaved,
     EvaluationFinished,
-    NoteWritten,
     RunFailed,
     RunFinished,
     StepFinished,
 )
 from grpo_engine.run import checkpoint
 from grpo_engine.trainer import run
-from tests.engine.runs import events_of, settings
+from tests.engine.runs import events_of, notes, of, settings
 
 EVERY = {"every": 1, "before_and_after": True, "greedy": False, "samples": 2}
 
@@ -28,12 +27,12 @@ def test_the_run_ends_where_stop_when_holds_and_is_complete(world: Path, tmp_pat
     end = events[-1]
     assert isinstance(end, RunFinished)
     assert (end.step, end.reason) == (2, "completed")
-    assert [e.step for e in events if isinstance(e, CheckpointSaved)][-1] == 2
-    evaluated = [(e.step, e.moment) for e in events if isinstance(e, EvaluationFinished)]
+    assert [e.step for e in of(CheckpointSaved, events)][-1] == 2
+    evaluated = [(e.step, e.moment) for e in of(EvaluationFinished, events)]
     assert evaluated == [(0, "before"), (1, "during"), (2, "after")]
-    notes = [e.text for e in events if isinstance(e, NoteWritten)]
+    texts = notes(events)
     assert any(
-        "stop_when 'reward > 0 for 2' holds, so the run ends: reward 0." in text for text in notes
+        "stop_when 'reward > 0 for 2' holds, so the run ends: reward 0." in text for text in texts
     )
     # resuming it trains nothing
     again = events_of(config, tmp_path / "run", resume=True)
@@ -52,7 +51,7 @@ def test_a_resumed_run_ends_where_the_unbroken_one_does(world: Path, tmp_path: P
     config = settings(world, steps=6, stop_when="reward > 0 for 3")
     stopped_after(config, tmp_path, 2)
     events = events_of(config, tmp_path, resume=True)
-    assert (events[-1].step, [e.step for e in events if isinstance(e, StepFinished)]) == (3, [3])
+    assert (events[-1].step, [e.step for e in of(StepFinished, events)]) == (3, [3])
 
 
 def test_a_run_that_continues_counts_from_the_start(world: Path, tmp_path: Path) -> None:
@@ -87,8 +86,8 @@ def test_more_steps_say_that_a_schedule_jumps(world: Path, tmp_path: Path) -> No
     changes: dict[str, Any] = {"optimizer": {"schedule": "cosine"}, "checkpoint": {"every": 1}}
     events_of(settings(world, steps=1, **changes), tmp_path)
     events = events_of(settings(world, steps=2, **changes), tmp_path, resume=True)
-    notes = [e.text for e in events if isinstance(e, NoteWritten)]
-    assert any("cosine schedule over 2 steps" in text and "over 1" in text for text in notes)
+    texts = notes(events)
+    assert any("cosine schedule over 2 steps" in text and "over 1" in text for text in texts)
 
 
 @pytest.mark.slow

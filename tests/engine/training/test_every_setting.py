@@ -252,7 +252,7 @@ NAMED = {
     "rollout.options.ignore_end": "tests/engine/rollouts/test_rollouts.py::"
     "test_answers_stop_where_the_context_ends",
     "algorithm.importance_cap": "tests/engine/maths/test_around.py::"
-    "test_the_correction_for_the_sampler_is_truncated_and_constant",
+    "test_each_mode_holds_or_leaves_out_tokens_or_completions",
     "algorithm.options.importance_floor": "tests/engine/maths/test_around.py::"
     "test_each_mode_holds_or_leaves_out_tokens_or_completions",
     "algorithm.options.importance_mode": "tests/engine/maths/test_around.py::"

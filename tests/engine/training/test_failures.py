@@ -36,7 +36,7 @@ from grpo_engine.training.advantages import advantages_read_tokens, step_advanta
 from grpo_engine.training.samples import OldScores, SampledGroup, gather
 from grpo_engine.training.sampling import alike_in
 from tests.engine.rewards.judges import data_of, scores, serving, write_rubric
-from tests.engine.runs import events_of, settings
+from tests.engine.runs import events_of, groups_of, of, settings
 
 FAILED = "failed"
 Cell = float | str | None  # a score, FAILED, or None where the function does not apply
@@ -208,14 +208,6 @@ def faulty(world: Path, folder: Path, fault: str, **changes: Any) -> RunConfig:
     )
 
 
-def groups_of(events: Sequence[Event], origin: str, step: int) -> list[Group]:
-    return [
-        e.group
-        for e in events
-        if isinstance(e, GroupScored) and (e.group.origin, e.step) == (origin, step)
-    ]
-
-
 def by_hand(groups: Sequence[Group]) -> dict[str, float]:
     """The means of an evaluation from the scores of its answers, failed functions left out."""
     means, shares, answers, judged = [], [], 0, 0
@@ -245,7 +237,7 @@ def evaluations(events: Sequence[Event]) -> Iterator[tuple[EvaluationFinished, d
     """Each evaluation beside what it is by hand."""
     for event in events:
         if isinstance(event, EvaluationFinished):
-            yield event, by_hand(groups_of(events, "eval", event.step))
+            yield event, by_hand(groups_of((e for e in events if e.step == event.step), "eval"))
 
 
 @pytest.mark.slow
@@ -265,14 +257,16 @@ def test_evaluations_best_by_and_stop_when_are_of_the_answers_that_have_a_reward
         assert ("eval/accuracy" in event.metrics) == ("eval/accuracy" in expected)
         failed += int(event.metrics.get("eval/failed/accuracy", 0))
         values[event.step] = event.metrics.get(judged_by, nan)
-        for row, group in zip(event.rows, groups_of(events, "eval", event.step), strict=True):
+        for row, group in zip(
+            event.rows, groups_of((e for e in events if e.step == event.step), "eval"), strict=True
+        ):
             judged = [item.rewards[1] for item in group.rollouts if not item.rewards[1].failed]
             right = sum(reward.value == 1 for reward in judged) if judged else None
             assert (row.correct, row.samples) == (right, len(judged) if judged else 3)
     answers = 18 * sum(isinstance(event, EvaluationFinished) for event in events)
     assert 0 < failed < answers / 2
     # the scores of the other function are kept, and the answer has no total
-    groups = [e.group for e in events if isinstance(e, GroupScored)]
+    groups = [e.group for e in of(GroupScored, events)]
     for item in (item for group in groups for item in group.rollouts):
         letters, accuracy = item.rewards
         assert letters.value is not None
@@ -330,7 +324,7 @@ def test_a_judges_server_that_fails_on_most_answers_does_not_lower_the_evaluatio
     old, new = (
         {
             (g.example_key, item.index): item.reward
-            for g in groups_of(events, "eval", step)
+            for g in groups_of((e for e in events if e.step == step), "eval")
             for item in g.rollouts
         }
         for step in (0, 1)
@@ -358,7 +352,7 @@ def test_failures_count_as_zero_or_end_the_run_if_the_settings_say_so(
     assert failed
     for item in failed:
         assert (item.rewards[1].value, item.reward) == (0.0, item.rewards[0].value)
-    last = [e for e in zero if isinstance(e, EvaluationFinished)][-1]
+    last = of(EvaluationFinished, zero)[-1]
     assert last.metrics["eval/scored/reward"] == 18
     assert last.metrics["eval/failed/accuracy"] > 0
 
@@ -385,5 +379,5 @@ def test_no_function_that_scored_is_said_to_have_given_none(world: Path, tmp_pat
     assert [note.partition(",")[0] for note in notes] == [
         "reward r scored no answer of the first 3 steps"
     ]
-    steps = [e.metrics for e in events if isinstance(e, StepFinished)]
+    steps = [e.metrics for e in of(StepFinished, events)]
     assert all("rewards/letters/mean" in step and "reward" not in step for step in steps)

@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 
 from grpo_engine.events import (
     Event,
-    Group,
-    GroupScored,
     RewardValue,
     RunFailed,
     RunFinished,
@@ -19,7 +17,7 @@ from grpo_engine.events import (
 from grpo_engine.maths.advantage import advantages
 from grpo_engine.rewards.scoring import OVERLONG, Scores, with_overlong
 from grpo_engine.training.sampling import alike_in
-from tests.engine.runs import events_of, settings, write_world
+from tests.engine.runs import events_of, groups_of, settings, write_world
 
 WRONG = """
 def accuracy(completions, **_):
@@ -54,11 +52,6 @@ def dapo_run(world: Path, folder: Path, functions: list[str], **changes: Any) ->
     return events_of(changed, folder)
 
 
-def train_groups(events: list[Event]) -> list[Group]:
-    groups = [event.group for event in events if isinstance(event, GroupScored)]
-    return [group for group in groups if group.origin == "train"]
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_wrong_answers_of_different_lengths_are_replaced(
     world: Path, tmp_path: Path, case: str
@@ -66,7 +59,7 @@ def test_wrong_answers_of_different_lengths_are_replaced(
     functions, changes, why = CASES[case]
     events = dapo_run(world, tmp_path, functions, **changes)
     assert isinstance(events[-1], RunFinished), events[-1]
-    groups = train_groups(events)
+    groups = groups_of(events)
     varied = [g for g in groups if len({rollout.reward for rollout in g.rollouts}) > 1]
     assert varied
     assert {group.no_signal for group in varied} == {why}
@@ -84,7 +77,7 @@ def test_a_function_that_the_run_does_not_have_is_refused_before_training(
     assert end.message == (
         "refill_on: 'acc' is not a reward function of the run; its functions are letters, overlong"
     )
-    assert not train_groups(events)
+    assert not groups_of(events)
 
 
 def scored(rewards: list[float | None], lengths: list[int]) -> Scores:

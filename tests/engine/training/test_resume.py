@@ -28,7 +28,7 @@ from grpo_engine.run import checkpoint
 from grpo_engine.run.persist import OTHER_NOISE, OTHER_REFILLS
 from tests.engine.maths.custom_choices import written
 from tests.engine.policy.helpers import CHOSEN_AND_GRAPH
-from tests.engine.runs import events_of, settings
+from tests.engine.runs import cut_off, events_of, of, settings
 
 CASES: dict[str, dict[str, Any]] = {
     "grpo": {"recipe": "grpo", "passes": 2, "minibatches": 2},
@@ -130,11 +130,7 @@ def test_dapo_case_does_refill(world: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_run_cut_before_its_first_checkpoint_starts_anew(world: Path, tmp_path: Path) -> None:
     config = config_of(world, "grpo")
-    events = trainer.run(config, Control(), folder=tmp_path / "cut")
-    for event in events:
-        if event.step == 2:
-            break
-    events.close()  # type: ignore[attr-defined]
+    cut_off(config, tmp_path / "cut", lambda event: event.step == 2)
     resumed = events_of(config, tmp_path / "cut", resume=True)
     assert facts(resumed, 0) == facts(events_of(config, tmp_path / "whole"), 0)
 
@@ -144,7 +140,7 @@ def test_a_finished_run_has_nothing_to_resume(world: Path, tmp_path: Path) -> No
     config = config_of(world, "grpo")
     events_of(config, tmp_path)
     again = events_of(config, tmp_path, resume=True)
-    assert [event for event in again if isinstance(event, StepFinished)] == []
+    assert of(StepFinished, again) == []
     assert type(again[-1]).__name__ == "RunFinished"
 
 
@@ -156,27 +152,23 @@ def test_a_checkpoint_with_other_noise_says_so_when_it_is_resumed(
     world: Path, tmp_path: Path, name: str, said: list[str]
 ) -> None:
     config = config_of(world, name)
-    events = trainer.run(config, Control(), folder=tmp_path)
-    for event in events:
-        if event.step == 4:
-            break
-    events.close()  # type: ignore[attr-defined]
+    cut_off(config, tmp_path, lambda event: event.step == 4)
     file = checkpoint.folder(tmp_path, 3) / checkpoint.STATE
     state = json.loads(file.read_text())
     assert state.pop("noise") == NOISE == 3
 
-    def notes() -> list[str]:
+    def told() -> list[str]:
         resumed = trainer.run(config, Control(), folder=tmp_path, resume=True)
         early = itertools.takewhile(lambda event: event.step <= 3, resumed)
-        found = [event.text for event in early if isinstance(event, NoteWritten)]
+        found = notes(early)
         resumed.close()  # type: ignore[attr-defined]
         return [text for text in found if "the version that wrote this checkpoint" in text]
 
-    assert notes() == []
+    assert told() == []
     file.write_text(json.dumps({**state, "noise": 2}))  # continues with the same noise
-    assert notes() == []
+    assert told() == []
     file.write_text(json.dumps(state))  # as the first versions wrote it
-    assert notes() == said
+    assert told() == said
 
 
 def test_a_resumed_run_keeps_removed_settings_or_says_that_it_cannot(
@@ -216,7 +208,7 @@ def test_a_run_that_began_without_correction_is_resumed_without_it(
                 break
         events.close()  # type: ignore[attr-defined]
     resumed = events_of(config, tmp_path, resume=True)
-    (finished,) = [event for event in resumed if isinstance(event, StepFinished)]
+    (finished,) = of(StepFinished, resumed)
     assert not any("importance_sampling_ratio" in name for name in finished.metrics)
 
 
@@ -224,11 +216,7 @@ def test_a_checkpoint_that_several_processes_computed_is_resumed_equal_to_tolera
     world: Path, tmp_path: Path
 ) -> None:
     config = config_of(world, "grpo")
-    events = trainer.run(config, Control(), folder=tmp_path)
-    for event in events:
-        if event.step == 4:
-            break
-    events.close()  # type: ignore[attr-defined]
+    cut_off(config, tmp_path, lambda event: event.step == 4)
     file = checkpoint.folder(tmp_path, 3) / checkpoint.STATE
     state = json.loads(file.read_text())
     assert "workers" not in state

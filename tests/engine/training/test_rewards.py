@@ -13,7 +13,7 @@ from grpo_engine.events import (
     StepFinished,
 )
 from grpo_engine.rewards.client import PATIENCE
-from tests.engine.runs import events_of, settings
+from tests.engine.runs import events_of, groups_of, of, settings
 
 FAULT = """
 import os
@@ -78,7 +78,7 @@ def test_a_score_that_float32_cannot_hold_has_failed_with_an_alert_from_the_firs
     alerts = [e for e in events if isinstance(e, AlertRaised) and e.rule == "reward_value"]
     assert [e.step for e in alerts] == [1, 2]
     assert "answer 3 to prompt 1, and 1 more of the step" in alerts[0].explanation
-    groups = [e.group for e in events if isinstance(e, GroupScored) and e.group.origin == "train"]
+    groups = groups_of(events)
     for step in range(2):
         first, second = groups[2 * step : 2 * step + 2]
         odd = [one.rewards[1].value for one in (*first.rollouts, *second.rollouts)]
@@ -99,7 +99,7 @@ def test_a_function_that_keeps_failing_ends_the_run_which_goes_on_once_it_is_men
     assert f"reward odd failed completely {PATIENCE} times in a row" in ended.message
     events = faulty_run(world, tmp_path, "pass", steps=8, resume=True)
     assert isinstance(events[-1], RunFinished), events[-1]
-    assert [e.step for e in events if isinstance(e, StepFinished)] == [6, 7, 8]
+    assert [e.step for e in of(StepFinished, events)] == [6, 7, 8]
 
 
 def test_every_answer_is_scored_with_the_columns_of_its_own_prompt(

@@ -18,8 +18,6 @@ from grpo_engine.errors import DataError, RecipeError
 from grpo_engine.events import (
     AlertRaised,
     EvaluationFinished,
-    GroupScored,
-    NoteWritten,
     RunFailed,
     StepFinished,
 )
@@ -37,7 +35,7 @@ from grpo_engine.tasks.files import build as build_task
 from grpo_engine.training.advantages import step_advantages
 from grpo_engine.training.loss import LossInputs, gradient
 from grpo_engine.training.samples import Experience, OldScores, SampledGroup, gather
-from tests.engine.runs import events_of, settings
+from tests.engine.runs import events_of, failure, groups_of, notes, of, settings
 from tests.smollm2 import model_folder
 
 SFT = recipe("sft")
@@ -281,8 +279,8 @@ LEARN: dict[str, Any] = {
 def test_a_run_learns_the_data_without_sampling_it(world: Path, tmp_path: Path) -> None:
     more = {"steps": 30, "evaluation": {"before_and_after": True, "pinned": 1, "pinned_every": 15}}
     events = events_of(settings(world, **LEARN, **more), tmp_path)
-    assert not [e for e in events if isinstance(e, RunFailed)], events[-1]
-    groups = [e.group for e in events if isinstance(e, GroupScored) and e.group.origin == "train"]
+    assert not of(RunFailed, events), events[-1]
+    groups = groups_of(events)
     assert len(groups) == 30 * 6
     for group in groups:
         (answer,) = group.rollouts
@@ -290,18 +288,18 @@ def test_a_run_learns_the_data_without_sampling_it(world: Path, tmp_path: Path) 
         assert not answer.sampler_logprobs
         assert not answer.rewards
         assert answer.finish == "stop"
-    steps = [e.metrics for e in events if isinstance(e, StepFinished)]
+    steps = [e.metrics for e in of(StepFinished, events)]
     assert steps[-1]["loss"] < 0.5 * steps[0]["loss"]
     for metrics in steps:  # one pass: the loss is the mean surprise per token, before the update
         for name in ("frac_reward_zero_std", "reward", "tokens_per_second"):
             assert name not in metrics
         assert not any(name.startswith("sampling/") for name in metrics)
-    pinned = [e.group for e in events if isinstance(e, GroupScored) and e.group.origin == "pinned"]
+    pinned = groups_of(events, "pinned")
     assert {len(group.rollouts) for group in pinned} == {1}
     assert sum(isinstance(e, EvaluationFinished) for e in events) == 4
-    notes = [e.text for e in events if isinstance(e, NoteWritten)]
-    assert any("rollout.group_size and rollout.temperature are not read" in note for note in notes)
-    assert not any("no effect" in note for note in notes)
+    texts = notes(events)
+    assert any("rollout.group_size and rollout.temperature are not read" in note for note in texts)
+    assert not any("no effect" in note for note in texts)
     assert not [e for e in events if isinstance(e, AlertRaised) and e.rule != "gradient_spike"]
 
 
@@ -313,19 +311,18 @@ def test_a_run_without_rewards_trains_and_says_that_nothing_is_evaluated(
     more = {"task": task, "rewards": {"functions": []}, "evaluation": {"before_and_after": True}}
     events = events_of(settings(world, **{**LEARN, **more}), tmp_path / "run")
     assert not [e for e in events if isinstance(e, RunFailed | EvaluationFinished)], events[-1]
-    notes = [e.text for e in events if isinstance(e, NoteWritten)]
-    assert any("without a reward function, held-out answers are sampled" in n for n in notes)
+    texts = notes(events)
+    assert any("without a reward function, held-out answers are sampled" in n for n in texts)
 
 
 def test_a_curriculum_without_pass_rates_is_refused(world: Path, tmp_path: Path) -> None:
     task: dict[str, Any] = {"curriculum": "half", **LEARN["task"]}
-    (*_, last) = events_of(settings(world, **{**LEARN, "task": task}), tmp_path)
-    assert isinstance(last, RunFailed)
-    assert "task.curriculum half needs pass rates, and none are measured" in last.message
+    assert (
+        "task.curriculum half needs pass rates, and none are measured"
+        in failure(settings(world, **{**LEARN, "task": task}), tmp_path).message
+    )
 
 
 def test_tasks_with_tools_are_refused(world: Path, tmp_path: Path) -> None:
     config = settings(world, **{**LEARN, "task": {"name": "calculator"}})
-    (*_, last) = events_of(config, tmp_path)
-    assert isinstance(last, RunFailed)
-    assert "cannot be trained with recipe sft" in last.message
+    assert "cannot be trained with recipe sft" in failure(config, tmp_path).message

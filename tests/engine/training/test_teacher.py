@@ -16,11 +16,9 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.events import (
     Event,
-    GroupScored,
     NoteWritten,
     RunFailed,
     StepFinished,
-    TokensScored,
 )
 from grpo_engine.policy.embedded import EMBEDDED
 from grpo_engine.policy.load import load_policy
@@ -29,7 +27,7 @@ from grpo_engine.policy.trees import flatten
 from grpo_engine.run import checkpoint
 from grpo_engine.setup.preflight import estimated, plan_memory
 from grpo_engine.setup.teacher import load_teacher
-from tests.engine.runs import events_of, settings, write_world
+from tests.engine.runs import cut_off, events_of, failure, groups_of, settings, write_world
 from tests.engine.tiny import write_model
 from tests.engine.training.test_resume import facts
 
@@ -62,7 +60,7 @@ def of_steps(events: list[Event]) -> list[dict[str, float]]:
 
 def test_a_teacher_and_its_weight_need_each_other(world: Path, tmp_path: Path) -> None:
     for tree in ({"algorithm": {"recipe": "distill"}}, {"teacher": {"path": "starter"}}):
-        assert "a teacher needs both" in failure(settings(world, **tree), tmp_path)
+        assert "a teacher needs both" in failure(settings(world, **tree), tmp_path).message
 
 
 # -- a step against plain autodiff ------------------------------------------------------------
@@ -116,7 +114,7 @@ def test_the_gradient_is_that_of_the_estimate_by_plain_autodiff(
     )
     events = events_of(config, tmp_path)
     (metrics,) = of_steps(events)
-    groups = [e.group for e in events if isinstance(e, GroupScored) and e.group.origin == "train"]
+    groups = groups_of(events)
     answers = [(group.prompt_ids, answer.ids) for group in groups for answer in group.rollouts]
     policy = load_policy(config.model, seed=config.seed)
     taught = load_teacher(config, policy)
@@ -148,24 +146,6 @@ def test_the_gradient_is_that_of_the_estimate_by_plain_autodiff(
     assert metrics["teacher/kl"] == pytest.approx(kl, rel=max(tolerance, 1e-4))
 
 
-@pytest.mark.slow
-def test_recorded_tokens_have_what_the_teacher_gave_them(world: Path, tmp_path: Path) -> None:
-    events = events_of(distilling(world, steps=1), tmp_path)
-    scored = [e for e in events if isinstance(e, TokensScored) and e.origin == "train"]
-    numbers = [row for event in scored for row in event.numbers]
-    for row in numbers:
-        gaps = np.array(row.teacher) - np.array(row.old)
-        np.testing.assert_allclose(row.advantages, gaps, atol=1e-6)
-    answers = [
-        answer
-        for event in events
-        if isinstance(event, GroupScored) and event.group.origin == "train"
-        for answer in event.group.rollouts
-    ]
-    for answer, row in zip(answers, numbers, strict=True):
-        assert answer.advantage == pytest.approx(np.mean(row.advantages), abs=1e-5)
-
-
 # -- which teacher ----------------------------------------------------------------------------
 
 
@@ -187,16 +167,10 @@ def test_a_runs_adapter_is_a_teacher_on_the_model_that_it_names(
     assert bare.fingerprint != teacher.fingerprint
 
 
-def failure(config: RunConfig, folder: Path, **options: bool) -> str:
-    end = events_of(config, folder, **options)[-1]
-    assert isinstance(end, RunFailed)
-    return end.message
-
-
 @pytest.mark.slow
 def test_another_vocabulary_is_named_before_the_first_step(world: Path, tmp_path: Path) -> None:
     write_model(tmp_path / "small", vocab_size=250)
-    text = failure(distilling(world, str(tmp_path / "small")), tmp_path / "a")
+    text = failure(distilling(world, str(tmp_path / "small")), tmp_path / "a").message
     assert "has another vocabulary: it has 250 logits and the policy 261" in text
     # a head with spare rows, as larger models of a family have
     write_model(tmp_path / "padded", vocab_size=320)
@@ -206,7 +180,7 @@ def test_another_vocabulary_is_named_before_the_first_step(world: Path, tmp_path
     vocabulary = tokens["model"]["vocab"]
     vocabulary["A"], vocabulary["B"] = vocabulary["B"], vocabulary["A"]
     (other / "tokenizer.json").write_text(json.dumps(tokens))
-    text = failure(distilling(world, str(other)), tmp_path / "c")
+    text = failure(distilling(world, str(other)), tmp_path / "c").message
     first = min(vocabulary["A"], vocabulary["B"])
     assert f"has another vocabulary: only {world / 'model'} has token {first}, 'A'" in text
     assert "choose a teacher of the same family" in text
@@ -215,7 +189,7 @@ def test_another_vocabulary_is_named_before_the_first_step(world: Path, tmp_path
 def test_a_teacher_that_cannot_be_loaded_is_named_by_its_setting(
     world: Path, tmp_path: Path
 ) -> None:
-    text = failure(distilling(world, "nowhere"), tmp_path)
+    text = failure(distilling(world, "nowhere"), tmp_path).message
     assert text.startswith(f"teacher.path: there is no folder {world / 'nowhere'}")
 
 
@@ -234,18 +208,14 @@ def test_a_run_resumes_with_its_teacher_to_the_bit_and_refuses_another(
         algorithm={"recipe": "grpo", "teacher_weight": 0.3, "minibatches": 2},
     )
     unbroken = events_of(config, tmp_path / "whole")
-    events = trainer.run(config, Control(), folder=tmp_path / "cut")
-    for event in events:
-        if event.step == 3:
-            break
-    events.close()  # type: ignore[attr-defined]
+    cut_off(config, tmp_path / "cut", lambda event: event.step == 3)
     shutil.copytree(tmp_path / "cut", tmp_path / "again")
     resumed = events_of(config, tmp_path / "cut", resume=True)
     assert not isinstance(resumed[-1], RunFailed), resumed[-1]
     assert facts(resumed, 2) == facts(unbroken, 2)
     assert not [e for e in resumed if isinstance(e, NoteWritten) and e.severity == "warning"]
     write_model(tmp_path / "teacher", seed=2, hidden_size=64, num_hidden_layers=3)
-    text = failure(config, tmp_path / "again", resume=True)
+    text = failure(config, tmp_path / "again", resume=True).message
     assert text.startswith(f"the content of teacher.path {tmp_path / 'teacher'} was ")
     assert "restore the teacher, or clone the run" in text
 

@@ -6,19 +6,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
 import pytest
 
 from grpo_engine import trainer
-from grpo_engine.config.recipes import RECIPES, Recipe
+from grpo_engine.config.recipes import RECIPES
 from grpo_engine.control import Control
 from grpo_engine.events import (
     AlertRaised,
     CheckpointSaved,
     EvaluationFinished,
-    Event,
     GroupScored,
     ModelLoaded,
     PassFinished,
@@ -30,19 +28,9 @@ from grpo_engine.events import (
     StepSkipped,
     TokensScored,
 )
-from grpo_engine.maths.trust import Targets
-from grpo_engine.training import update
-from grpo_engine.training.loss import step_targets
-from grpo_engine.training.samples import Experience, Samples
 from tests.engine.policy.helpers import CHOSEN_AND_GRAPH
-from tests.engine.runs import events_of, settings
+from tests.engine.runs import events_of, failure, groups_of, of, settings
 from tests.engine.tiny import write_model
-
-Kind = TypeVar("Kind")
-
-
-def of(kind: type[Kind], events: list[Event]) -> list[Kind]:
-    return [event for event in events if isinstance(event, kind)]
 
 
 def recipe_settings(world: Path, name: str) -> dict[str, object]:
@@ -98,7 +86,7 @@ def test_events_carry_ids_text_and_log_probabilities_of_every_answer(
     events = events_of(settings(world, steps=2), tmp_path)
     model = of(ModelLoaded, events)[0]
     assert 0 < model.trainable < model.parameters
-    groups = [e.group for e in of(GroupScored, events) if e.group.origin == "train"]
+    groups = groups_of(events)
     assert [(len(g.rollouts), g.index) for g in groups] == [(4, 0), (4, 1)] * 2
     for group in groups:
         for answer in group.rollouts:
@@ -115,16 +103,6 @@ def test_events_carry_ids_text_and_log_probabilities_of_every_answer(
             assert own.old == pytest.approx(answer.sampler_logprobs, abs=1e-3)
             assert own.passes == (own.old,)  # one pass over fresh answers: ratio 1
             assert len(own.reference) == len(own.entropy) == len(answer.ids)
-
-
-def test_second_pass_sees_another_policy_than_the_first(world: Path, tmp_path: Path) -> None:
-    events = events_of(settings(world, steps=1, algorithm={"passes": 2}), tmp_path)
-    first, second = of(PassFinished, events)
-    assert first.kl_to_old == 0
-    assert second.kl_to_old > 0
-    for event in of(TokensScored, events):
-        if event.origin == "train":
-            assert all(own.passes[0] == own.old != own.passes[1] for own in event.numbers)
 
 
 def test_the_progress_of_an_update_goes_once_from_its_first_pass_to_its_last(
@@ -201,37 +179,6 @@ def test_kl_is_measured_at_beta_0_on_request_and_changes_nothing_else(
     assert kls[1][1] > 1e-6
 
 
-def test_how_much_pushes_tokens_after_a_forced_one(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[tuple[Targets, Samples]] = []
-
-    def spied(experience: Experience, recipe: Recipe) -> Targets | None:
-        found = step_targets(experience, recipe)
-        if found is not None:
-            seen.append((found, experience.samples))
-        return found
-
-    monkeypatch.setattr(update, "step_targets", spied)
-    config = settings(
-        world,
-        steps=1,
-        algorithm={"recipe": "how-much", "passes": 1},
-        rollout={"think_budget": 3, "max_new_tokens": 24},
-        evaluation={"pinned": 0},
-    )
-    assert isinstance(events_of(config, tmp_path)[-1], RunFinished)
-    targets, samples = seen[0]
-    sign, mask = np.array(targets.sign_BT), np.array(samples.mask_BT) > 0
-    pushed_after = 0
-    for row, rollout in enumerate(samples.rollouts):
-        if rollout.forced:
-            assert not sign[row, list(rollout.forced)].any()
-            pushed_after += int(np.count_nonzero(sign[row, max(rollout.forced) + 1 :]))
-    assert pushed_after > 0
-    assert not sign[~mask].any()
-
-
 def test_a_sampler_that_lags_follows_the_policy_every_second_step(
     world: Path, tmp_path: Path
 ) -> None:
@@ -290,7 +237,7 @@ def test_refills_replace_groups_without_variance_and_give_up_in_time(
     rewards = {"functions": [f"{world}/same.py:same"]}
     algorithm = {"recipe": "dapo", "refill_rounds": 2, "overlong_buffer": 0.0}
     events = events_of(settings(world, steps=1, rewards=rewards, algorithm=algorithm), tmp_path)
-    groups = [e.group for e in of(GroupScored, events) if e.group.origin == "train"]
+    groups = groups_of(events)
     assert [(g.index, g.refill) for g in groups] == [
         (0, 0),
         (1, 0),
@@ -461,6 +408,4 @@ def test_a_run_keeps_its_settings_when_it_is_resumed(world: Path, tmp_path: Path
     for event in trainer.run(settings(world), Control(), folder=tmp_path):
         if isinstance(event, CheckpointSaved):
             break
-    end = events_of(settings(world, seed=6), tmp_path, resume=True)[-1]
-    assert isinstance(end, RunFailed)
-    assert "seed 5 -> 6" in end.message
+    assert "seed 5 -> 6" in failure(settings(world, seed=6), tmp_path, resume=True).message
