@@ -4,45 +4,17 @@ import pytest
 
 from grpo_engine.config.recipes import recipe
 from grpo_engine.events import RewardValue
-from grpo_engine.rewards.right import Right
 from grpo_engine.rewards.scoring import Scores
-from grpo_engine.rollouts.types import Trajectory
-from grpo_engine.tasks.base import Example
 from grpo_engine.training.advantages import rows_to_train, step_advantages
 from grpo_engine.training.samples import OldScores, SampledGroup, gather
+from tests.engine.training.builders import sampled, trajectory
 
 
 def group(index: int, lengths: list[int], rewards: list[float]) -> SampledGroup:
-    """A group of answers that are this long and scored like this."""
-    rollouts = [
-        Trajectory(
-            key=str(index),
-            group=index,
-            index=n,
-            attempt=0,
-            prompt_ids=(1,),
-            ids=(2,) * length,
-            logprobs=(-1.0,) * length,
-            raw_logprobs=(-1.0,) * length,
-            finish="stop",
-            text="",
-        )
-        for n, length in enumerate(lengths)
-    ]
-    scores = Scores(
-        rewards=tuple((RewardValue(name="f", value=value, weight=1.0),) for value in rewards)
-    )
-    return SampledGroup(
-        index=index,
-        example=Example(key=str(index), prompt=""),
-        prompt_ids=(1,),
-        prompt_text="",
-        attempt=0,
-        rollouts=rollouts,
-        scores=scores,
-        right=Right(""),
-        format="",
-    )
+    """A group of completions that are this long and scored like this."""
+    rollouts = [trajectory(index, n, length) for n, length in enumerate(lengths)]
+    rows = tuple((RewardValue(name="f", value=value, weight=1.0),) for value in rewards)
+    return sampled(index, rollouts, Scores(rewards=rows))
 
 
 @pytest.mark.parametrize(

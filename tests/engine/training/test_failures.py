@@ -29,14 +29,13 @@ from grpo_engine.events import (
 )
 from grpo_engine.rewards.right import Right
 from grpo_engine.rewards.scoring import Scores
-from grpo_engine.rollouts.types import Trajectory
-from grpo_engine.tasks.base import Example
 from grpo_engine.trainer import run
 from grpo_engine.training.advantages import advantages_read_tokens, step_advantages
-from grpo_engine.training.samples import OldScores, SampledGroup, gather
+from grpo_engine.training.samples import OldScores, gather
 from grpo_engine.training.sampling import alike_in
 from tests.engine.rewards.judges import data_of, scores, serving, write_rubric
 from tests.engine.runs import events_of, groups_of, of, settings
+from tests.engine.training.builders import sampled, trajectory
 
 FAILED = "failed"
 Cell = float | str | None  # a score, FAILED, or None where the function does not apply
@@ -53,39 +52,14 @@ def scores_of(rows: Sequence[tuple[Cell, Cell]]) -> Scores:
     return Scores(rewards=tuple(tuple(map(value_of, ("f", "judge"), row, WEIGHTS)) for row in rows))
 
 
-def group_of(index: int, rows: Sequence[tuple[Cell, Cell]]) -> SampledGroup:
-    rollouts = [
-        Trajectory(
-            key=str(index),
-            group=index,
-            index=n,
-            attempt=0,
-            prompt_ids=(1,),
-            ids=(2,),
-            logprobs=(-1.0,),
-            raw_logprobs=(-1.0,),
-            finish="stop",
-            text="",
-        )
-        for n in range(len(rows))
-    ]
-    return SampledGroup(
-        index=index,
-        example=Example(key=str(index), prompt=""),
-        prompt_ids=(1,),
-        prompt_text="",
-        attempt=0,
-        rollouts=rollouts,
-        scores=scores_of(rows),
-        right=Right("f"),
-        format="",
-    )
-
-
 def advantages_of(name: str, groups: Sequence[Sequence[tuple[Cell, Cell]]]) -> list[float]:
     chosen = recipe(name, beta=0.0)
-    sampled = [group_of(index, rows) for index, rows in enumerate(groups) if rows]
-    samples = gather(sampled, chosen)
+    sampled_groups = [
+        sampled(index, [trajectory(index, n) for n in range(len(rows))], scores_of(rows))
+        for index, rows in enumerate(groups)
+        if rows
+    ]
+    samples = gather(sampled_groups, chosen)
     values: Any = step_advantages(samples, OldScores(), chosen, 1).values.tolist()
     return list(values)
 

@@ -28,7 +28,7 @@ from grpo_engine.run import checkpoint
 from grpo_engine.run.persist import OTHER_NOISE, OTHER_REFILLS
 from tests.engine.maths.custom_choices import written
 from tests.engine.policy.helpers import CHOSEN_AND_GRAPH
-from tests.engine.runs import cut_off, events_of, of, settings
+from tests.engine.runs import cut_off, events_of, notes, of, settings
 
 CASES: dict[str, dict[str, Any]] = {
     "grpo": {"recipe": "grpo", "passes": 2, "minibatches": 2},

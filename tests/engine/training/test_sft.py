@@ -26,7 +26,6 @@ from grpo_engine.policy.batch import micro_batches
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.trees import flatten
-from grpo_engine.rewards.right import Right
 from grpo_engine.rewards.scoring import Scores
 from grpo_engine.rollouts.prompts import PromptRenderer
 from grpo_engine.rollouts.row import decoder, demonstration
@@ -34,8 +33,9 @@ from grpo_engine.rollouts.types import PromptRows
 from grpo_engine.tasks.files import build as build_task
 from grpo_engine.training.advantages import step_advantages
 from grpo_engine.training.loss import LossInputs, gradient
-from grpo_engine.training.samples import Experience, OldScores, SampledGroup, gather
+from grpo_engine.training.samples import Experience, OldScores, gather
 from tests.engine.runs import events_of, failure, groups_of, notes, of, settings
+from tests.engine.training.builders import sampled
 from tests.smollm2 import model_folder
 
 SFT = recipe("sft")
@@ -109,19 +109,7 @@ def ours(policy: Policy, path: str, micro_rows: int = 8) -> tuple[float, dict[st
         ids = render(example).ids
         row = PromptRows(key=example.key, group=index, ids=ids, rows=1)
         answer = demonstration(row, render.completion_ids(example), decode)
-        groups.append(
-            SampledGroup(
-                index=index,
-                example=example,
-                prompt_ids=ids,
-                prompt_text="",
-                attempt=0,
-                rollouts=[answer],
-                scores=Scores(rewards=((),)),
-                right=Right(""),
-                format="",
-            )
-        )
+        groups.append(sampled(index, [answer], Scores(rewards=((),)), example))
     samples = gather(groups, SFT)
     rollouts, mask_BT = samples.rollouts, samples.mask_BT
     inputs = LossInputs(
