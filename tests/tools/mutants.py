@@ -7,6 +7,9 @@ so that an interrupted run can be continued; `--again` tries the survivors once 
 takes the same N mutants each time, drawn at random. When every mutant has a result, a report is
 printed, and the exit status says whether at least 95 % were noticed and every survivor is explained
 in `survivors/`.
+
+Each mutant is tried in a fork, which has none of the threads of MLX: a test that evaluates an array
+while it is collected, in an id for instance, waits for them without end.
 """
 
 import argparse

@@ -144,7 +144,7 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize("case", REFUSED, ids=str)
+@pytest.mark.parametrize("case", REFUSED, ids=[words for *_, words in REFUSED])
 def test_what_does_not_fit_or_is_missing_is_refused_in_words(case: Any) -> None:
     name, choice, changes, words = case
     batch, how = random_batch(8), recipe(name, **choice)
