@@ -214,6 +214,19 @@ TARGETS = {
         "process of the tests.",
         sample=60,
     ),
+    "training": Target(
+        title="what a step trains on",
+        modules=(
+            "grpo_engine/training/advantages.py",
+            "grpo_engine/training/drawing.py",
+            "grpo_engine/training/samples.py",
+        ),
+        folder="tests/engine/training",
+        tests=("advantages", "gather", "refills", "drawing"),
+        first={"drawing": ("drawing",), "samples": ("advantages", "gather")},
+        left_out="Passes and reports are compared with runs of TRL (`test_trl_runs.py`), which "
+        "take too long to repeat for each mutant.",
+    ),
     "inspector": Target(
         title="the inspector",
         modules=("app/inspector",),

@@ -76,11 +76,16 @@ def test_a_task_of_weight_0_changes_nothing(world: Path, tmp_path: Path) -> None
     assert states[0] == states[1]
 
 
-def drawn(*parts: tuple[str, float, Sequence[Example]], count: int, **task: Any) -> list[Example]:
+def drawn(
+    *parts: tuple[str, float, Sequence[Example]],
+    count: int,
+    rates: dict[str, tuple[float, float]] | None = None,
+    **task: Any,
+) -> list[Example]:
     """The first problems that a run of these tasks draws."""
     run = SimpleNamespace(
         config=RunConfig.model_validate({"task": task}),
-        progress=Progress(),
+        progress=Progress(rates=rates or {}),
         parts=[
             TaskPart(
                 label=label,
@@ -157,18 +162,6 @@ def _of_step(events: Sequence[Event], step: int) -> list[Any]:
     return groups([event for event in events if event.step == step])
 
 
-def test_advantages_come_from_the_totals_of_each_tasks_own_weights(
-    world: Path, tmp_path: Path
-) -> None:
-    events = events_of(two_tasks(world, 1, steps=1, algorithm={"recipe": "dr-grpo"}), tmp_path)
-    for group in groups(events):
-        totals = [sum(r.value * r.weight for r in one.rewards) for one in group.rollouts]
-        mean = sum(totals) / len(totals)
-        assert [one.advantage for one in group.rollouts] == pytest.approx(
-            [total - mean for total in totals], abs=1e-6
-        )
-
-
 def test_a_task_with_an_environment_is_trained_alone(world: Path, tmp_path: Path) -> None:
     config = settings(world, task={"others": {"guess": 1}})
     assert "task guess has tools or an environment" in failure(config, tmp_path).message
@@ -239,19 +232,9 @@ def test_a_curriculum_follows_the_runs_own_answers(world: Path, tmp_path: Path) 
 
 def test_harder_problems_are_drawn_oftener() -> None:
     train = [example(str(n)) for n in range(4)]
-    run = SimpleNamespace(
-        config=RunConfig.model_validate({"task": {"curriculum": "hardest"}}),
-        progress=Progress(rates={"0": (0, 8), "1": (8, 8), "2": (4, 8)}),
-        parts=[
-            TaskPart(
-                label="a",
-                task=Task(name="a", train=train),
-                render=cast(Any, SimpleNamespace(config=SimpleNamespace(bad_rows="refuse"))),
-                scorer=cast(Any, None),
-            )
-        ],
-    )
-    counts = Counter(one.key for one in Drawing(cast(EngineRun, run)).take(4000))
+    rates: dict[str, tuple[float, float]] = {"0": (0, 8), "1": (8, 8), "2": (4, 8)}
+    problems = drawn(("a", 1, train), count=4000, rates=rates, curriculum="hardest")
+    counts = Counter(problem.key for problem in problems)
     # chances .9, .1, .5 and .5 of the untried, of 2 together
     for key, share in {"0": 0.45, "1": 0.05, "2": 0.25, "3": 0.25}.items():
         assert counts[key] / 4000 == pytest.approx(share, abs=0.03)

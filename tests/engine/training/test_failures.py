@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from grpo_engine.config.recipes import RECIPES, recipe
 from grpo_engine.config.settings import RunConfig
-from grpo_engine.control import Control
 from grpo_engine.events import (
     CheckpointSaved,
     EvaluationFinished,
@@ -29,11 +28,10 @@ from grpo_engine.events import (
 )
 from grpo_engine.rewards.right import Right
 from grpo_engine.rewards.scoring import Scores
-from grpo_engine.trainer import run
 from grpo_engine.training.advantages import advantages_read_tokens, step_advantages
 from grpo_engine.training.samples import OldScores, gather
 from grpo_engine.training.sampling import alike_in
-from tests.engine.rewards.judges import data_of, scores, serving, write_rubric
+from tests.engine.rewards.judges import serving, write_rubric
 from tests.engine.runs import events_of, groups_of, of, settings
 from tests.engine.training.builders import sampled, trajectory
 
@@ -261,50 +259,6 @@ def test_evaluations_best_by_and_stop_when_are_of_the_answers_that_have_a_reward
     }
     ended = events_of(faulty(world, tmp_path, SPLIT[kind], **rule), tmp_path / "ended")
     assert ended[-1].step == min(step for step in known if known[step] >= limit)
-
-
-@pytest.mark.slow
-def test_a_judges_server_that_fails_on_most_answers_does_not_lower_the_evaluation(
-    world: Path, tmp_path: Path
-) -> None:
-    """The policy stays as it is, so the answers after the run are those before it."""
-    is_down = False
-
-    def judge(request: Any) -> Any:
-        total = sum(map(ord, data_of(request)["answer"]))
-        return {"error": "overloaded"} if is_down and total % 3 else scores(good=total % 11)
-
-    events: list[Event] = []
-    with serving(judge) as script:
-        rubric = write_rubric(tmp_path / "r.yaml", script.url, retries=0, cache=0)
-        config = settings(
-            world,
-            steps=1,
-            optimizer={"learning_rate": 0.0},
-            rewards={"functions": [rubric, f"{world}/rewards.py:accuracy"]},
-            evaluation={**EVALUATED, "every": 0},
-        )
-        for event in run(config, Control(), folder=tmp_path / "run"):
-            is_down = is_down or isinstance(event, StepFinished)
-            events.append(event)
-    assert isinstance(events[-1], RunFinished), events[-1]
-    (before, _), (after, expected) = evaluations(events)
-    assert before.metrics["eval/scored/reward"] == 18
-    assert "eval/failed/r" not in before.metrics
-    assert 0 < after.metrics["eval/scored/reward"] < 12
-    assert after.metrics["eval/failed/r"] == 18 - after.metrics["eval/scored/reward"]
-    assert after.metrics["eval/reward"] == pytest.approx(expected["eval/reward"])
-    # the same answers: those with a reward have the same one as before
-    old, new = (
-        {
-            (g.example_key, item.index): item.reward
-            for g in groups_of((e for e in events if e.step == step), "eval")
-            for item in g.rollouts
-        }
-        for step in (0, 1)
-    )
-    assert all(new[key] in (None, old[key]) for key in old)
-    assert after.metrics["eval/accuracy"] == before.metrics["eval/accuracy"]
 
 
 @pytest.mark.slow

@@ -64,22 +64,16 @@ class Asker:
 
 
 @pytest.mark.parametrize("verb", ["pause", "stop_now", "checkpoint"])
-def test_no_token_is_decoded_after_the_one_in_hand(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: Verb
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(decode._Decoding, "advance"), (update, "gradient")],
+    ids=["token", "gradient"],
+)
+def test_no_token_or_gradient_is_computed_after_the_one_in_hand(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, verb: Verb
 ) -> None:
     asker = Asker(verb)
-    asker.spy(monkeypatch, decode._Decoding, "advance")
-    asker.run(world, tmp_path)
-    assert asker.settled
-    assert asker.after == 0
-
-
-@pytest.mark.parametrize("verb", ["pause", "stop_now", "checkpoint"])
-def test_no_gradient_is_computed_after_the_one_in_hand(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: Verb
-) -> None:
-    asker = Asker(verb)
-    asker.spy(monkeypatch, update, "gradient")
+    asker.spy(monkeypatch, owner, name)
     asker.run(world, tmp_path)
     assert asker.settled
     assert asker.after == 0
