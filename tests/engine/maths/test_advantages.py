@@ -158,6 +158,12 @@ WORKED: dict[str, tuple[str, dict[str, Any], Any, list[int], Any, list[float]]] 
         *("grpo", EXACT, [[0.1, 0.3], [0.3, 0.1], [0.2, 0.2]], [0, 0, 0], None),
         [0, 0, 0],
     ),
+    # f, g: ±.5/(.70711 + 1) = ±.29289; x: 0 0 | .29289 -.29289; std √(2·.08579/3) = .23915:
+    # .29289/(.23915 + 1) = .23636
+    "a group whose signals cancel is at the mean of the batch": (
+        *("grpo", FIRST | {"signal_eps": 1.0}, [[1, 0], [0, 1], [1, 0], [0, 0]], [0, 0, 1, 1]),
+        *(None, [0, 0, 0.23636, -0.23636]),
+    ),
     # two functions disagree: .70711·w - .70711·w·(1 + 1e-6) is half a millionth of both parts
     "signals within a millionth": ("grpo", EXACT, np.eye(2), [0, 0], [9.0, 9.0 + 9e-6], [0, 0]),
     # 1e-5 is above it: x, -x have the sample std √2·|x|
@@ -315,6 +321,9 @@ def test_an_anchor_of_completions_in_the_reward_estimates_after_the_sum() -> Non
 # Refusals -----------------------------------------------------------------------------------
 
 
+FULL, NARROW = mx.ones((2, 3)), mx.ones((2, 2))
+
+
 @pytest.mark.parametrize(
     ("name", "given", "words"),
     [
@@ -322,32 +331,32 @@ def test_an_anchor_of_completions_in_the_reward_estimates_after_the_sum() -> Non
         ("grpo", {"weights": [1.0, 1.0]}, r"weights must have shape \(1,\), got \(2,\)"),
         ("grpo", {"rewards": mx.zeros((2, 1, 1))}, r"rewards must have shape \(B, F\)"),
         ("rloo", {}, "anchor=k1 in the reward.* reads mask: give mask"),
-        ("rloo", {"mask": mx.ones((2, 3))}, "reads old: give old"),
-        ("rloo", {"mask": mx.ones((2, 3)), "old": mx.ones((2, 3))}, "reads ref: give ref"),
-        ("rloo", {"mask": mx.ones((2, 3)), "old": mx.ones((2, 2))}, "old must have shape"),
+        ("rloo", {"mask": FULL}, "reads old: give old"),
+        ("rloo", {"mask": FULL, "old": FULL}, "reads ref: give ref"),
+        ("rloo", {"mask": FULL, "old": NARROW}, "old must have shape"),
         (
             "rloo",
-            {"mask": mx.ones((2, 3)), "old": mx.ones((2, 3)), "ref": mx.ones((2, 2))},
+            {"mask": FULL, "old": FULL, "ref": NARROW},
             "ref must have shape",
         ),
         ("ppo", {"beta": 0}, r"recipe ppo \(signal=gae\) reads mask: give mask"),
-        ("ppo", {"beta": 0, "mask": mx.ones((2, 3))}, "reads values: give values"),
+        ("ppo", {"beta": 0, "mask": FULL}, "reads values: give values"),
         (
             "ppo",
-            {"beta": 0, "mask": mx.ones((2, 3)), "values": mx.ones((2, 1))},
+            {"beta": 0, "mask": FULL, "values": NARROW},
             "values must have shape",
         ),
         ("grpo-process", {}, r"recipe grpo-process \(signal=process\) reads mask: give mask"),
-        ("grpo-process", {"mask": mx.ones((2, 3))}, "reads steps: give steps"),
-        ("grpo-process", {"mask": mx.ones((2, 3)), "steps": [[]]}, "steps must list 2 .* got 1"),
+        ("grpo-process", {"mask": FULL}, "reads steps: give steps"),
+        ("grpo-process", {"mask": FULL, "steps": [[]]}, "steps must list 2 .* got 1"),
         (
             "grpo-process",
-            {"mask": mx.ones((2, 3)), "steps": [[], [(3, 1.0)]]},
+            {"mask": FULL, "steps": [[], [(3, 1.0)]]},
             r"step of completion 1 ends at token 3, not in 0\.\.2",
         ),
         (
             "grpo-process",
-            {"mask": mx.ones((2, 3)), "steps": [[(-1, 1.0)], []]},
+            {"mask": FULL, "steps": [[(-1, 1.0)], []]},
             "step of completion 0 ends at token -1",
         ),
     ],

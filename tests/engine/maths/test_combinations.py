@@ -3,7 +3,6 @@
 from dataclasses import asdict
 from typing import Any
 
-import mlx.core as mx
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,8 +10,8 @@ from hypothesis import strategies as st
 from grpo_engine.config.recipes import SETTINGS, Recipe, recipe
 from grpo_engine.errors import RecipeError
 from tests.engine.maths import oracle
-from tests.engine.maths.helpers import assert_close, gradient_of, loss_of, number
-from tests.engine.maths.test_gradients import MAX_LENGTH, inputs
+from tests.engine.maths.helpers import assert_close, gradient_of, loss_of
+from tests.engine.maths.test_gradients import batch_of, inputs
 
 CHOICE: dict[str, Any] = {
     name: st.sampled_from(SETTINGS[name].choices)
@@ -59,16 +58,8 @@ def test_every_legal_combination_has_the_loss_of_the_independent_one(
     how = asked(choices)
     if how is None:
         return
-    numbers_, settings_ = inputs(how, seed, forced), asdict(how)
-    worth = numbers_["signs"] if how.trust == "target" else numbers_["advantage"]
-    left_out = ("advantage", "signs", "target_low", "target_high")
-    batch: dict[str, Any] = {
-        name: mx.array(values)
-        for name, values in numbers_.items()
-        if name not in left_out and isinstance(values, np.ndarray)
-    }
-    batch |= {"max_length": MAX_LENGTH, "advantages": mx.array(worth)}
-    expected = oracle.loss(settings_, numbers_, oracle.freeze(settings_, numbers_))
+    given_, settings_ = inputs(how, seed, forced), asdict(how)
+    batch = batch_of(how, given_)
+    expected = oracle.loss(settings_, given_, oracle.freeze(settings_, given_))
     assert_close(loss_of(batch, how).value, expected, rtol=1e-4, atol=1e-5)
     assert np.isfinite(np.array(gradient_of(batch, how))).all()
-    assert np.isfinite(number(loss_of(batch, how).value))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from grpo_engine.config.recipes import RECIPES, Recipe, recipe
-from grpo_engine.maths.loss import policy_loss
 from tests.engine.maths import oracle
+from tests.engine.maths.helpers import assert_close, gradient_of, loss_of
 
 ROWS, COLUMNS, MAX_LENGTH = 8, 5, 7
 LENGTHS = np.array([5, 3, 1, 0, 4, 5, 2, 5])
@@ -59,35 +59,12 @@ def smooth_inputs(how: Recipe) -> dict[str, Any]:
     raise AssertionError("no smooth point found")
 
 
-def engine_gradients(how: Recipe, given: dict[str, Any]) -> tuple[float, dict[str, Any]]:
-    """The package's loss and its gradients in new, entropy and values."""
-    arrays = {k: mx.array(v) for k, v in given.items() if isinstance(v, np.ndarray)}
+def batch_of(how: Recipe, given: dict[str, Any]) -> dict[str, Any]:
+    """The same for the package."""
+    names = given.keys() - {"advantage", "signs", "target_low", "target_high", "max_length"}
     worth = given["signs"] if how.trust == "target" else given["advantage"]
-    learned = [name for name in ("new", "entropy", "values") if name in given]
-
-    def loss(*parts: mx.array) -> mx.array:
-        now = arrays | dict(zip(learned, parts, strict=True))
-        return policy_loss(
-            now["new"],
-            now["old"],
-            now["ref"],
-            mx.array(worth),
-            now["mask"],
-            how,
-            group_ids=now["group_ids"],
-            token_ids=now["token_ids"],
-            entropy=now["entropy"],
-            values=now.get("values"),
-            old_values=now.get("old_values"),
-            returns=now.get("returns"),
-            max_length=MAX_LENGTH,
-            sampler=now["sampler"],
-        ).value
-
-    value, gradients = mx.value_and_grad(loss, argnums=tuple(range(len(learned))))(
-        *(arrays[name] for name in learned)
-    )
-    return float(np.array(value)), dict(zip(learned, map(np.array, gradients), strict=True))
+    arrays = {name: mx.array(given[name]) for name in names}
+    return arrays | {"advantages": mx.array(worth), "max_length": MAX_LENGTH}
 
 
 CHANGED: dict[str, dict[str, Any]] = {
@@ -176,9 +153,9 @@ def test_the_gradient_of_a_plain_critic_equals_central_differences() -> None:
 
 def compare(how: Recipe) -> None:
     given, settings = smooth_inputs(how), asdict(how)
-    value, gradients = engine_gradients(how, given)
+    batch = batch_of(how, given)
     expected = oracle.loss(settings, given, oracle.freeze(settings, given))
-    assert value == pytest.approx(expected, rel=1e-5, abs=1e-6)
-    for name, gradient in gradients.items():
+    assert_close(loss_of(batch, how).value, expected)
+    for name in {"new", "entropy", "values"} & batch.keys():
         numeric = oracle.gradient(settings, given, name)
-        np.testing.assert_allclose(gradient, numeric, rtol=1e-4, atol=2e-6, err_msg=name)
+        assert_close(gradient_of(batch, how, name), numeric, rtol=1e-4, atol=2e-6)
