@@ -51,9 +51,9 @@ def test_a_target_hit_at_the_edge_of_its_tolerance_is_reached() -> None:
 
 def test_an_importance_weight_on_a_bound_is_not_left_out_and_is_a_constant() -> None:
     zero, mask = mx.zeros((1, 1)), mx.ones((1, 1)) > 0  # w = e^0 = 1
-    for bounds in ({"importance_floor": 1.0, "importance_cap": 2.0}, {"importance_cap": 1.0}):
+    for floor, cap in ((1.0, 2.0), (0.0, 1.0), (0.0, 2.0)):
         for mode in ("token_mask", "token_truncate"):
-            how = recipe("grpo", importance_mode=mode, **bounds)
+            how = recipe("grpo", importance_mode=mode, importance_floor=floor, importance_cap=cap)
             assert numbers(importance(zero, mask, how)) == [[1.0]]
             slope = mx.grad(lambda x, how=how: importance(x, mask, how).sum())(zero)
             assert numbers(slope) == [[0.0]]
