@@ -37,17 +37,17 @@ class Layout:
     def mask(self, new: int, window: int | None) -> mx.array:
         """Which keys each new token sees, [B, 1, new, width + new]."""
         if (new, window) not in self._masks:
-            lengths = mx.array(list(self.lengths), dtype=mx.int32)[:, None]  # [B, 1]
-            offsets = mx.arange(new)[None]
-            queries = (lengths + offsets)[:, :, None]  # [B, new, 1] positions
-            old = mx.arange(self.width)[None]
-            keys = mx.concatenate(
-                [mx.where(old < lengths, old, 1 << 30), lengths + offsets], axis=1
-            )[:, None, :]  # padding is never visible
-            visible = keys <= queries
+            lengths_B1 = mx.array(list(self.lengths), dtype=mx.int32)[:, None]
+            new_BT = lengths_B1 + mx.arange(new)
+            old_S = mx.arange(self.width)
+            # The position of padding is beyond all others, so that no token sees it.
+            old_BS = mx.where(old_S < lengths_B1, old_S, 1 << 30)
+            keys_B1S = mx.concatenate([old_BS, new_BT], axis=1)[:, None]
+            distance_BTS = new_BT[:, :, None] - keys_B1S
+            visible_BTS = distance_BTS >= 0
             if window is not None:
-                visible = visible & (queries - keys < window)
-            self._masks[new, window] = visible[:, None]
+                visible_BTS = visible_BTS & (distance_BTS < window)
+            self._masks[new, window] = visible_BTS[:, None]
         return self._masks[new, window]
 
 

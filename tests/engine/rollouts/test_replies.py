@@ -1,7 +1,6 @@
 """The tokens between two turns: cut after the answer's end, with replies as plain text."""
 
 import importlib
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -238,19 +237,6 @@ def test_a_template_that_knows_none_has_them_explained_in_the_system_message(
         "\n<|im_start|>user\n<tool_response>3</tool_response>\n<tool_response>3</tool_response>"
         "<|im_end|>\n<|im_start|>assistant\n"
     )
-
-
-def test_the_models_own_template_is_used_for_prompts_without_tools_as_before(
-    tokenizer: Any, tmp_path: Path
-) -> None:
-    (tmp_path / "own.jinja").write_text(NO_TOOLS)
-    tokenizer.chat_template = None
-    task = Task(name="t", description="", train=(), held_out=(), fingerprint="")
-    config = TaskConfig(chat_template=str(tmp_path / "own.jinja"))
-    prompt = PromptRenderer(tokenizer, task, config)(
-        Example(key="e", prompt=({"role": "user", "content": "hi"},))
-    )
-    assert prompt.text == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
 
 
 @pytest.mark.parametrize(
