@@ -112,7 +112,7 @@ def range_from(rng: random.Random) -> tuple[int, int]:
 
 
 def said(text: str) -> str:
-    """What follows the end of an answer, up to the begin of the next one."""
+    """What follows the end of an answer, up to the beginning of the next one."""
     return f"\n<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
 
 

@@ -99,7 +99,7 @@ class Sandbox:
     def __post_init__(self) -> None:
         self._process: Process | Local | None = None
         self._scratch = ExitStack()
-        self._process_count = self._call_count = 0  # since the beginning
+        self._process_count = self._call_count = 0
         self._limit = inf  # bytes of memory, of the calls that were sent last
         self._declared = 0.0  # bytes that loaded code declares to need
         self._last_measurement = 0.0  # seconds, of memory

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from grpo_engine.errors import EngineError, RewardError
+from grpo_engine.errors import EngineError
 from grpo_engine.rewards.client import RewardClient
 from grpo_engine.rewards.load import load_reward
 from grpo_engine.rewards.outcome import FunctionResult
 from grpo_engine.tasks.base import RewardSpec
-from tests.engine.rewards.scored import pid_of, problems_of, values_of
+from tests.engine.rewards.scored import pid_of, values_of
 
 TEXTS = ["no", "one two", "three"]
 FILE = """
@@ -92,20 +92,6 @@ def test_a_loop_that_already_runs_in_this_thread_does_not_matter(tmp_path: Path)
         return score({"python:here": here}, tmp_path)
 
     assert values_of(asyncio.run(cell())) == ((0.5, 0.5, 0.5),)
-
-
-def test_one_bad_completion_is_found_and_named(tmp_path: Path) -> None:
-    def picky(completions: list[str], **_: Any) -> list[float]:
-        return [1.0 / (len(text) - 5) for text in completions]
-
-    found = score({"python:picky": picky}, tmp_path)
-    # lengths 2, 7, 5: 1/-3, 1/2, and a division by zero
-    assert values_of(found) == ((-1 / 3, 0.5, None),)
-    (problem,) = problems_of(found)
-    assert (problem.completion, problem.cause) == (2, "exception")
-    assert problem.line.startswith(f"{__file__}:")
-    with pytest.raises(RewardError, match="division by zero"):
-        score({"python:picky": picky}, tmp_path, step=0)
 
 
 def test_an_interrupt_is_not_a_functions_failure(tmp_path: Path) -> None:
