@@ -55,9 +55,14 @@ def test_runs_lists_filters_sorts_and_adds_columns(cli: Cli, two: tuple[str, str
     assert [(row["name"], row["b"], row["last kl"]) for row in found] == [("=evil", 0.1, 0.04)]
     ordered = cli("runs", "--sort", "best reward", "--json", "--limit", "1").data
     assert [row["id"] for row in ordered] == [two[0]]
-    table = cli("runs").out.splitlines()
-    assert table[0].split()[:3] == ["id", "name", "status"]
-    assert len(table) == 3
+    head, first, second = cli("runs").out.splitlines()
+    titles = "id name status best reward steps recipe KL age held-out task model"
+    assert " ".join(head.split()) == titles
+    age = second[head.index("KL") + 2 : head.index("age") + 3].strip()
+    assert " ".join(second.replace(age, "1s").split()) == (
+        f"{two[0]} plain-otter completed .3 @3 3/10 grpo .03 1s 50% @3 arithmetic starter"
+    )
+    assert first.split()[:3] == [two[1], "=evil", "completed"]
 
 
 @pytest.mark.usefixtures("two")
