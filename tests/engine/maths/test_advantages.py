@@ -123,6 +123,14 @@ WORKED: dict[str, tuple[str, dict[str, Any], Any, list[int], Any, list[float]]] 
     ),
     # rewards 0 .4 .6 1: mean .5, std .4163: .0416; .4 and .6 are beyond it
     "a sign beyond it": ("how-much", {}, [0.0, 0.4, 0.6, 1.0], [0] * 4, None, [-1, -1, 1, 1]),
+    # others of 1: (0 + .5)/2 = .25 -> .75; of 0: .75 -> -.75; of .5: .5 -> 0
+    "leave one out": ("rloo", {"beta": 0.0}, [1.0, 0.0, 0.5], [0] * 3, None, [0.75, -0.75, 0]),
+    # groups (0, 1) and (5, 5): rewards of the batch 0 1 5 5: mean 2.75,
+    # squares 7.5625 3.0625 5.0625 5.0625 = 20.75, sample std √(20.75/3) = 2.6300: ±.5/2.6301
+    "the std of the batch": (
+        *("grpo", {"signal": "batch_standard"}, [0.0, 1.0, 5.0, 5.0], [0, 0, 1, 1], None),
+        [-0.19011, 0.19011, 0, 0],
+    ),
     # 2·1 + .5·0 = 2, 2·0 + .5·1 = .5: mean 1.25 -> ±.75
     "a weighted sum": ("dr-grpo", {}, [[1, 0], [0, 1]], [0, 0], [2.0, 0.5], [0.75, -0.75]),
     # totals 1, none, 1

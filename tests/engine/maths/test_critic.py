@@ -120,3 +120,11 @@ def test_only_gae_trains_a_critic() -> None:
     policy = loss_of(batch, "ppo", **without)
     assert numbers(policy.terms.value_loss) == [[0.0] * 6] * 8
     assert_close(gradient_of(batch, "ppo", **without), gradient_of(batch, "ppo"))
+
+
+def test_gae_of_a_recipe_uses_its_gamma_and_lambda() -> None:
+    # the worked example above, through the public function
+    how = recipe("ppo", beta=0.0, gamma=0.9, lam=0.5, whiten=False)
+    values = mx.array([[0.5, 0.4, 0.3]])
+    found = advantages([[1.0]], [0], how, mask=mx.ones((1, 3)), values=values)
+    assert_close(found.values, [[-0.05675, 0.185, 0.7]])

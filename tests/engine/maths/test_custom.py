@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from grpo_engine.config.recipes import Recipe, recipe
 from grpo_engine.errors import EngineError, MathsError, RecipeError
 from grpo_engine.maths.advantage import advantages
+from grpo_engine.maths.custom import named_in
 from tests.engine.maths.custom_choices import RECIPES, written
 from tests.engine.maths.helpers import (
     assert_close,
@@ -170,3 +171,18 @@ def test_a_recipe_with_functions_is_a_recipe_like_others(tmp_path: Path) -> None
         recipe("grpo", ratio="mine.py:ratio")
     with pytest.raises(RecipeError, match="no effect with beta=0"):
         recipe("dr-grpo", anchor="mine.py:k")
+
+
+def test_a_function_is_named_in_the_folder_of_the_run_while_it_is_called(tmp_path: Path) -> None:
+    file = tmp_path / "running.txt"
+    texts = []
+
+    def signal(rewards_PG: mx.array) -> mx.array:
+        texts.append(file.read_text(encoding="utf-8"))
+        return rewards_PG
+
+    file.write_text("what an earlier process left")
+    with named_in(tmp_path):
+        assert file.read_text() == ""
+        advantages([1.0], [0], recipe("grpo", signal=signal))
+    assert ("signal" in texts[0], file.read_text()) == (True, "")
