@@ -224,11 +224,11 @@ NAMED = {
     "task.options": "tests/engine/tasks/test_tasks.py::"
     "test_a_wrong_name_or_option_is_an_error_with_a_remedy",
     "task.chat_template_kwargs": "tests/engine/rollouts/test_prompts.py::"
-    "test_chat_template_options_are_passed",
+    "test_a_prompt_reaches_the_model_in_its_form",
     "task.bad_rows": "tests/engine/tasks/test_bad_rows.py::"
     "test_bad_rows_are_skipped_when_asked_for_and_counted",
     "task.tools": "tests/engine/environments/test_trl.py::"
-    "test_documented_tools_run_with_qwens_template",
+    "test_documented_tools_run_with_qwens_template_and_with_one_that_has_none",
     "task.environment": "tests/engine/environments/test_runs.py::"
     "test_a_run_with_turns_trains_evaluates_and_pins",
     "task.interpreter": "tests/engine/environments/test_verifiers.py::"
@@ -240,7 +240,7 @@ NAMED = {
     "rewards.on_failure": "tests/engine/training/test_failures.py::"
     "test_failures_count_as_zero_or_end_the_run_if_the_settings_say_so",
     "rewards.options": "tests/engine/rewards/test_client.py::"
-    "test_a_callable_object_and_options_work",
+    "test_each_function_gets_its_own_arguments_and_gives_a_score_for_each_completion",
     "rewards.completions": "tests/engine/rewards/test_form.py::"
     "test_text_after_chats_is_a_setting_and_the_run_says_so",
     "rollout.think_budget": "tests/engine/rollouts/test_rollouts.py::"
@@ -248,7 +248,7 @@ NAMED = {
     "rollout.max_context": "tests/engine/rollouts/test_dialogues.py::"
     "test_made_up_dialogues_equal_one_row_at_a_time_from_scratch",
     "rollout.max_rows": "tests/engine/rollouts/test_rollouts.py::"
-    "test_rows_of_the_same_prompt_equal_one_row_at_a_time",
+    "test_batched_sampling_equals_one_row_at_a_time",
     "rollout.options.ignore_end": "tests/engine/rollouts/test_rollouts.py::"
     "test_answers_stop_where_the_context_ends",
     "algorithm.importance_cap": "tests/engine/maths/test_around.py::"
