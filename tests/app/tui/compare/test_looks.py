@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_engine import events as ev
 from grpo_tui.app.text.comparison import ranking_of, standing
-from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.screens.compare.panels import ComparePagePanel, CurvesPanel, RunsPanel
 from grpo_tui.app.tui.screens.compare.state import MARKS
@@ -19,10 +17,8 @@ from tests.app.compared import (
     sweep_of_settings,
     workbench,
 )
-from tests.app.frames import LOOKS, SIZES
+from tests.app.frames import LOOKS
 from tests.app.rest import until
-from tests.app.script import HOSTILE, hostile_group, started
-from tests.app.stored import record, with_ends
 
 
 @pytest.mark.parametrize(("size", "theme"), LOOKS)
@@ -41,26 +37,6 @@ async def test_frames_are_whole_on_every_page_size_and_theme(
         await pilot.press("z")
         await settled(pilot, screen)
         frames.check(app)
-
-
-@pytest.mark.slow
-async def test_hostile_names_and_answers_are_harmless(tmp_path: Path) -> None:
-    path = tmp_path / "runs.db"
-    group = with_ends(hostile_group(1).group)
-    for seed, name in enumerate((HOSTILE[0], "=cmd()|[bold]\u202e")):
-        events: list[ev.Event] = [started(), ev.GroupScored(step=1, group=group)]
-        events.append(ev.StepFinished(step=1, metrics={"reward": 0.5}, tokens=1, elapsed=1.0))
-        record(path, iter(events), name=name, seed=seed)
-    for size in SIZES:
-        app = workbench(path)
-        async with app.run_test(size=size) as pilot:
-            screen = await opened(app, pilot)
-            await pilot.press("n")
-            await settled(pilot, screen)
-            for _ in range(3):
-                frames.check(app)
-                await pilot.press(*["down"] * 4)
-            assert safe("\x1b[31m") in frames.text(app)
 
 
 async def test_the_mouse_does_what_keys_do(store: Path) -> None:

@@ -190,31 +190,3 @@ async def test_a_dialogue_without_token_numbers_is_told_by_its_turns(tmp_path: P
         assert "turn 4 of 4" in text
         assert "‹higher›" in text
         frames.check(app)
-
-
-@pytest.mark.parametrize("size", SIZES)
-async def test_hostile_replies_reach_no_terminal(size: tuple[int, int], tmp_path: Path) -> None:
-    path = tmp_path / "runs.db"
-    evil = "\x1b]0;title\x07\u202e\x00[link=x]y[/]" + "long" * 30_000
-    turn = dialogues.Turn(evil, evil, 1.0, {evil[:40]: evil}, evil, evil[:40])
-    one = dialogues.group(0, "?", [([turn, turn], "environment_error")])
-    record(
-        path,
-        iter(
-            [
-                *list(dialogues.run_events(1))[:2],
-                ev.GroupScored(step=1, group=one),
-                ev.TokensScored(
-                    step=1, group=0, origin="train", numbers=dialogues.token_numbers(one)
-                ),
-                ev.StepFinished(step=1, metrics={}, tokens=1, elapsed=1.0),
-            ]
-        ),
-    )
-    app = workbench(path)
-    async with app.run_test(size=size) as pilot:
-        await opened(app, pilot, step=1, group=0, rollout=0)
-        for key in ("end", "pageup"):
-            frames.check(app)
-            await pilot.press(key)
-        frames.check(app)

@@ -19,8 +19,8 @@ from grpo_tui.experiments.values import AlertView
 from tests.app import frames
 from tests.app.rest import until
 from tests.app.script import Script
-from tests.app.tui.screens.test_screens import Walk
 from tests.app.tui.screens.test_watch import workbench
+from tests.app.walk import Walk
 
 SHORT = Script(steps=3, total_steps=9)
 

@@ -1,11 +1,11 @@
 """Hostile text in every part of a run: name, notes, tags, settings, alerts, answers.
 
-The five screens have their own tests of hostile answers. Here one store of hostile runs is visited
-by keys, and each frame is checked.
+One store of hostile runs, with a hostile dialogue, is visited by keys, and each frame is checked.
 """
 
 import shutil
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -19,13 +19,32 @@ from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.runs.screen import RunsScreen
 from grpo_tui.experiments.record.recorder import start_run
 from grpo_tui.experiments.store import ExperimentStore
-from tests.app import frames
+from tests.app import dialogues, frames
 from tests.app.rest import until
-from tests.app.script import CONFIG, HOSTILE
-from tests.app.stored import run_events
+from tests.app.script import CONFIG, HOSTILE, hostile_group
+from tests.app.stored import run_events, with_ends
 
 NAME = HOSTILE[0] + HOSTILE[1] + HOSTILE[2] + HOSTILE[4] + HOSTILE[5]
 OBEYED = ("\x1b", "\x07", "\x00", "\x9b", "\u202e", "\u2066")
+
+
+def with_hostile_groups(events: Iterator[ev.Event]) -> Iterator[ev.Event]:
+    """Hostile answers in place of those to the first prompt, and a hostile dialogue of the second.
+
+    A text is long as well. Neither group has token numbers, but for those of the dialogue.
+    """
+    evil = "\x1b]0;title\x07\u202e\x00[link=x]y[/]" + "long" * 30_000
+    turn = dialogues.Turn(evil, evil, 1.0, {evil[:40]: evil}, evil, evil[:40])
+    dialogue = dialogues.group(1, "?", [([turn, turn], "environment_error")])
+    for event in events:
+        index = event.group.index if isinstance(event, ev.GroupScored) else -1
+        if isinstance(event, ev.GroupScored) and event.group.origin == "train" and index < 2:
+            group = (with_ends(hostile_group(event.step).group), dialogue)[index]
+            yield replace(event, group=group)
+        elif not isinstance(event, ev.TokensScored) or event.origin != "train" or event.group > 1:
+            yield event
+        elif event.group == 1:
+            yield replace(event, numbers=dialogues.token_numbers(dialogue))
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +58,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "model": {"path": NAME, "tuning": "lora"},
         }
         handle = start_run(path, build(tree), name=f"{seed} {NAME}", tags=(NAME.split()[0],))
-        for event in run_events(steps=2, seed=seed):
+        for event in with_hostile_groups(run_events(steps=2, seed=seed)):
             if isinstance(event, ev.StepFinished):
                 handle.put(
                     ev.AlertRaised(
@@ -63,10 +82,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 KEYS = ("g", "g", "g", "g", "g", "g", "g", "down", "z", "z", "y", "x", "escape", "m", "escape", "i",
         "escape", "s", "b", "escape", "space", "down", "space", "d", "right_square_bracket",
-        "right_square_bracket", "plus", "escape", "1", "c", "v", "escape", "escape", "1", "enter",
-        "tab", "tab", "tab",
-        "down", "enter", "escape", "ctrl+c", "escape", "4", "v", "escape", "question_mark",
-        "escape")  # fmt: skip
+        "right_square_bracket", "n", "down", "plus", "escape", "1", "c", "v", "escape", "escape",
+        "1", "enter", "tab", "tab", "tab",
+        "down", "enter", "escape", "ctrl+c", "escape", "4", "down", "m", "pageup", "D", "n", "down",
+        "end", "pageup", "v", "escape", "question_mark", "escape")  # fmt: skip
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ from tests.app import frames
 from tests.app.rest import until
 from tests.app.script import CONFIG, Script
 from tests.app.stored import record, workbench
-from tests.app.tui.screens.test_screens import Walk
+from tests.app.walk import Walk
 
 HACKED = ev.AlertRaised(
     step=4,

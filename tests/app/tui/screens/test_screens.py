@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from textual.pilot import Pilot
 from textual.widgets import OptionList
 
 from grpo_tui.app.tui.app import SCREENS, Workbench
@@ -30,6 +29,7 @@ from tests.app.rest import until
 from tests.app.script import Script, algorithm
 from tests.app.stored import record, run_events, workbench
 from tests.app.tui.screens.test_watch import workbench as scripted
+from tests.app.walk import Walk
 
 WALKS = [((80, 24), "dark"), ((200, 60), "light")]
 
@@ -48,48 +48,21 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-class Walk:
-    """A workbench, the screens seen so far, and single steps through it."""
-
-    def __init__(self, app: Workbench, pilot: Pilot[int]) -> None:
-        self.app, self.pilot = app, pilot
-
-    async def see(self, *words: str) -> None:
-        """Wait for the words and check the frame."""
-        self.app.frame_now()
-        await until(self.app, lambda: all(word in frames.text(self.app) for word in words))
-        await self.pilot.pause()
-        frames.check(self.app)
-
-    async def press(self, *keys: str) -> None:
-        await self.pilot.press(*keys)
-        await self.pilot.pause()
-
-    async def over(self, *keys: str, words: tuple[str, ...] = ()) -> None:
-        """Open something over the screen, check it, and close it with esc."""
-        await self.press(*keys)
-        await until(self.app, lambda: not isinstance(self.app.screen, WorkbenchScreen))
-        await self.see(*words)
-        await self.press("escape")
-        await until(self.app, lambda: isinstance(self.app.screen, WorkbenchScreen))
-
-    async def zoom_all(self) -> None:
-        """Zoom and check every panel."""
-        screen = self.app.screen
-        assert isinstance(screen, WorkbenchScreen)
-        for panel in [p for p in screen.panels() if p.region]:
-            panel.focus()
-            await self.press("z")
-            assert screen.maximized is panel
-            assert panel.region.width == self.app.size.width
-            frames.check(self.app)
-            await self.press("z")
+async def zoom_all(walk: Walk) -> None:
+    """Zoom and check every panel."""
+    for panel in [panel for panel in walk.screen.panels() if panel.region]:
+        panel.focus()
+        await walk.press("z")
+        assert walk.screen.maximized is panel
+        assert panel.region.width == walk.app.size.width
+        frames.check(walk.app)
+        await walk.press("z")
 
 
 async def on_runs(walk: Walk) -> None:
     await walk.press("1")
     await walk.see("otter-2")
-    await walk.zoom_all()
+    await zoom_all(walk)
     await walk.over("Q", words=("queue",))
     await walk.over("i", words=("tag",))
     await walk.press("g")
@@ -100,20 +73,20 @@ async def on_runs(walk: Walk) -> None:
 async def on_new_run(walk: Walk) -> None:
     await walk.press("2")
     await walk.see("2 New")
-    await walk.zoom_all()
+    await zoom_all(walk)
 
 
 async def on_watch(walk: Walk) -> None:
     await walk.press("3")
     await walk.see("reward", "The run is complete")
-    await walk.zoom_all()
+    await zoom_all(walk)
     await walk.over("slash", *"held", words=("Metric: held-out accuracy",))
 
 
 async def on_rollouts(walk: Walk) -> None:
     await walk.press("4")
     await walk.see("token 1 of", "ratio")
-    await walk.zoom_all()
+    await zoom_all(walk)
     for _ in range(5):
         await walk.press("m")
         frames.check(walk.app)
@@ -137,7 +110,7 @@ async def on_compare(walk: Walk) -> None:
     await walk.press("home", "space", "down", "space", "d")
     await until(walk.app, lambda: getattr(walk.app.screen, "mode", "") == "compare")
     await walk.see("5 Compare")
-    await walk.zoom_all()
+    await zoom_all(walk)
 
 
 @pytest.mark.parametrize(("size", "theme"), WALKS)

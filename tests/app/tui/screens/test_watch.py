@@ -1,9 +1,10 @@
 """Watch on the scripted run: its contents at every size and in every theme."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from textual.pilot import Pilot
 
 from grpo_engine import events as ev
+from grpo_tui.app.feed.feed import Session
 from grpo_tui.app.feed.narrator import narrate
 from grpo_tui.app.feed.replay import ReplayFeed
 from grpo_tui.app.feed.snapshot import LogLine, Snapshot, Status
@@ -20,28 +22,21 @@ from grpo_tui.app.feed.stored import StoreFeed
 from grpo_tui.app.text.comparison import phase_times
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.preferences import Preferences
-from grpo_tui.app.tui.screens.rollouts.screen import RolloutsScreen
-from grpo_tui.app.tui.screens.watch.panels import AlertsLog, CompletionsPanel, Curves, Groups
-from grpo_tui.app.tui.screens.watch.render import (
-    reason_line,
-    signal_line,
+from grpo_tui.app.tui.screens.watch.panels import (
+    AlertsLog,
+    CompletionsPanel,
+    Curves,
+    Groups,
+    PhaseBar,
 )
-from grpo_tui.app.tui.screens.watch.screen import WatchScreen
-from grpo_tui.app.tui.screens.watch.state import counted, spent_in
+from grpo_tui.app.tui.screens.watch.render import reason_line, signal_line
+from grpo_tui.app.tui.screens.watch.state import WatchState, counted, log_entries, spent_in
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.values import AlertView
 from tests.app import frames
-from tests.app.frames import SIZES
 from tests.app.rest import until
-from tests.app.script import (
-    FIRST_WALL_TIME,
-    Script,
-    ScriptFeed,
-    hostile_group,
-    scored,
-    started,
-)
+from tests.app.script import FIRST_WALL_TIME, Script, ScriptFeed, scored, started
 from tests.app.stored import record, run_events
+from tests.app.walk import painted, walk
 from tests.patience import PATIENCE
 
 SHORT = Script(steps=24, total_steps=60)
@@ -69,15 +64,9 @@ async def settle(pilot: Pilot[int], app: Workbench) -> None:
     await pilot.pause()
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_hostile_text_reaches_no_terminal(size: tuple[int, int], tmp_path: Path) -> None:
-    app = workbench([started(), *SHORT.events(), hostile_group(25)], tmp_path)
-    async with app.run_test(size=size) as pilot:
-        await settle(pilot, app)
-        frames.check(app)
-        for key in ("tab", "z", "z", "tab", "z", "question_mark"):
-            await pilot.press(key)
-            frames.check(app)
+def state_of(events: Iterable[ev.Event], **more: Any) -> WatchState:
+    """What Watch shows after some events."""
+    return WatchState(snapshot=Session(ScriptFeed(events, at=FIRST_WALL_TIME)).pull(), **more)
 
 
 def evaluated(step: int, first: int) -> Iterator[ev.Event]:
@@ -93,20 +82,29 @@ def evaluated(step: int, first: int) -> Iterator[ev.Event]:
         yield ev.GroupScored(step=step, group=replace(group, origin="eval"))
 
 
-async def test_when_a_run_ends_its_last_groups_and_phase_times_stay(tmp_path: Path) -> None:
+def test_when_a_run_ends_its_last_groups_and_phase_times_stay() -> None:
     done = ev.RunFinished(step=24, reason="completed", summary={})
-    app = workbench([*SHORT.events(), *evaluated(24, 512), done], tmp_path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot, app)
-        frames.check(app)
-        text = frames.text(app)
-        assert "answers to prompt 1" in text
-        assert "completed" in text
-        # 2.1 to 2.3 s less 1.2, .1, .2 and .6 are in no phase
-        assert re.search(r"generate 1\.2s .*update \.6s  other \.[012]s", text)
+    state = state_of([*SHORT.events(), *evaluated(24, 512), done])
+    assert "answers to prompt 1" in painted(CompletionsPanel, state=state)
+    text = painted(PhaseBar, 120, state=state)
+    assert "completed" in text
+    # 2.1 to 2.3 s less 1.2, .1, .2 and .6 are in no phase
+    assert re.search(r"generate 1\.2s .*update \.6s  other \.[012]s", text)
 
 
-async def test_the_phase_times_of_an_ended_run_are_the_means_of_its_report(tmp_path: Path) -> None:
+def test_sampled_answers_to_held_out_problems_take_the_place_of_greedy_ones() -> None:
+    def held_out(index: int, temperature: float) -> ev.GroupScored:
+        group = scored(0, index, (index % 2, 2), [("2", True, False)]).group
+        sampling = {"temperature": temperature}
+        return ev.GroupScored(step=0, group=replace(group, origin="eval", sampling=sampling))
+
+    between = ev.PhaseStarted(step=0, phase="evaluate", total=2, detail="sampled")
+    state = state_of([started(), *(held_out(i, float(i > 1)) for i in range(4)), between])
+    assert painted(Groups, state=state).startswith("held-out, sampled")
+    assert [group.index for group in state.snapshot.groups] == [2, 3]
+
+
+def test_the_phase_times_of_an_ended_run_are_the_means_of_its_report(tmp_path: Path) -> None:
     """Slow for three steps and then fast: a smoothed time would forget the first ones."""
     seconds = [9.0, 9.0, 9.0, *[1.0] * 21]
 
@@ -118,19 +116,16 @@ async def test_the_phase_times_of_an_ended_run_are_the_means_of_its_report(tmp_p
 
     done = ev.RunFinished(step=24, reason="completed", summary={})
     events = [*map(timed, SHORT.events()), done]
-    app = workbench(events, tmp_path)
     record(tmp_path / "grpo.db", iter(events))
     with closing(StoreReader(tmp_path / "grpo.db")) as reader:
         means = phase_times([reader.run(1).summary])
+    state = state_of(events)
     assert means["generate"] == pytest.approx(2.0)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot, app)
-        assert app.session is not None
-        snapshot = app.session.state.snapshot()
-        assert spent_in(snapshot) == pytest.approx(means)
-        assert snapshot.step_seconds == pytest.approx(3.0)
-        assert "mean step  generate 2.0s" in frames.text(app)
-        assert "3 s/step" in frames.text(app)
+    assert spent_in(state.snapshot) == pytest.approx(means)
+    assert state.snapshot.step_seconds == pytest.approx(3.0)
+    text = painted(PhaseBar, 120, state=state)
+    assert "mean step  generate 2.0s" in text
+    assert "3 s/step" in text
 
 
 @given(
@@ -178,18 +173,15 @@ async def test_the_groups_scored_last_can_be_read_while_the_next_step_is_sampled
         assert "step 25" in rows_of(app, "#answers")[0]
 
 
-async def test_the_new_groups_show_as_soon_as_one_has_scores(tmp_path: Path) -> None:
+def test_the_new_groups_show_as_soon_as_one_has_scores() -> None:
     events = [*SHORT.sampling()]
     first = next(e for e in reversed(events) if isinstance(e, ev.PromptsStarted)).prompts[0]
     numbers = tuple(int(part) for part in re.findall(r"\d+", first.prompt_text))
     group = scored(25, 0, numbers, [("x", True, False), ("y", False, False)] * 4)  # type: ignore[arg-type]
-    app = workbench([*events, group], tmp_path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot, app)
-        rows = rows_of(app, "#groups")
-        assert "step 25" in rows[0]
-        assert "▲ ▼ ▲ ▼ ▲ ▼ ▲ ▼" in rows[2]
-        assert "·" in "".join(rows[3:])
+    _, note, _, row, *rows = painted(Groups, 30, state=state_of([*events, group])).splitlines()
+    assert "step 25" in note
+    assert "▲ ▼ ▲ ▼ ▲ ▼ ▲ ▼" in row
+    assert "·" in "".join(rows)
 
 
 @pytest.mark.parametrize(
@@ -205,36 +197,28 @@ def test_a_run_that_failed_is_not_called_quiet(status: Status, note: str) -> Non
     assert counted(Snapshot(status=status)) == note
 
 
-async def test_the_marked_line_of_the_log_is_read_whole_and_the_sentence_without_a_traceback(
-    tmp_path: Path,
-) -> None:
+def test_the_marked_line_of_the_log_is_read_whole_and_the_sentence_without_a_traceback() -> None:
     message = "reward shape on completion 0: " + "it is no number, " * 6 + "see the end"
     failed = ev.RunFailed(step=24, error="RewardError", message=f"{message}\nTraceback (most …")
-    app = workbench([*SHORT.events(), failed], tmp_path)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot, app)
-        assert "Traceback" not in narrate(app.screen.snapshot)[0]  # type: ignore[attr-defined]
-        app.screen.query_one(AlertsLog).focus()
-        await pilot.press("z")
-        await settle(pilot, app)
-        assert "see the end" in frames.text(app)
-        frames.check(app)
+    state = state_of([*SHORT.events(), failed])
+    assert "Traceback" not in narrate(state.snapshot)[0]
+    assert "see the end" in painted(AlertsLog, 78, 20, state=state, has_focus=True)
+
+
+ALERT = ev.AlertRaised(
+    step=24,
+    rule="most_truncated",
+    severity="warning",
+    remedy="Raise rollout.max_new_tokens, or reward shorter answers. " * 2,
+    explanation="61% of the answers were cut. " * 3,
+)
 
 
 async def test_an_alert_is_counted_at_the_top_and_told_in_full(tmp_path: Path) -> None:
-    remedy = "Raise rollout.max_new_tokens, or reward shorter answers. " * 2
-    alert = ev.AlertRaised(
-        step=24,
-        rule="most_truncated",
-        severity="warning",
-        remedy=remedy,
-        explanation="61% of the answers were cut. " * 3,
-    )
-    app = workbench([*SHORT.events(), alert], tmp_path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot, app)
-        top, _, sentence, more = frames.frame(app)[:4]
-        assert "▲1  step 24/60" in top
+    app = workbench([*SHORT.events(), ALERT], tmp_path)
+    async with walk(app) as on:
+        await on.see("▲1  step 24/60")
+        _, _, sentence, more = on.lines[:4]
         assert "▲ Last 10 steps: " in sentence + more
         log = rows_of(app, "#alerts")[1:-1]
         words = " ".join("".join(line[12:-1] for line in log[:3]).split())
@@ -242,52 +226,48 @@ async def test_an_alert_is_counted_at_the_top_and_told_in_full(tmp_path: Path) -
         assert "open ▲" in log[0]  # in place of a time, for newer lines of the log are below
         assert words.endswith("or reward shorter answers.")
         assert "alert at step 8, closed: 5 of 8 prompts" in log[3]
-        panel = app.screen.query_one("#alerts")
+        panel = on.screen.query_one("#alerts")
         panel.focus()
-        await pilot.press("down", "down", "down")
+        await on.press("down", "down", "down")
         assert "▌" in "".join(rows_of(app, "#alerts"))
-        await pilot.click(panel, offset=(20, 1))
+        await on.pilot.click(panel, offset=(20, 1))
         frames.check(app)
-    past = replace(alert, step=4, explanation="Reward rose, " * 12 + "by form.")
-    app = workbench([*SHORT.events(), replace(past, step=3), past], tmp_path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot, app)
-        panel = app.screen.query_one("#alerts", AlertsLog)
-        assert panel.note.startswith("no alerts")
-        panel.focus()
-        place = next(
-            n
-            for n, one in enumerate(panel.entries)
-            if isinstance(one, AlertView) and one.rule == alert.rule
-        )
-        below = panel.entries[place + 1]
-        assert isinstance(below, LogLine)
-        assert below.step <= 4
-        panel.cursor = place
-        await settle(pilot, app)
-        words = " ".join(" ".join(row[2:-2] for row in rows_of(app, "#alerts")).split())
-        assert "alert in steps 3 to 4, closed: Reward rose, " in words
-        assert "by form." in words
+
+
+def test_a_closed_alert_stands_with_its_step_and_in_full_under_the_cursor() -> None:
+    past = replace(ALERT, step=4, explanation="Reward rose, " * 12 + "by form.")
+    state = state_of([*SHORT.events(), replace(past, step=3), past])
+    entries = [*reversed(log_entries(state.snapshot))]
+    index = next(n for n, entry in enumerate(entries) if getattr(entry, "rule", "") == ALERT.rule)
+    below = entries[index + 1]
+    assert isinstance(below, LogLine)
+    assert below.step <= 4
+    text = " ".join(painted(AlertsLog, 118, state=state, cursor=index, has_focus=True).split())
+    assert text.startswith("no alerts")
+    assert "alert in steps 3 to 4, closed: Reward rose, " in text
+    assert "by form." in text
 
 
 @pytest.mark.parametrize("added", [(), ("completions/max_length",)])
 async def test_down_reaches_every_row_of_a_grid_of_charts(
     added: tuple[str, ...], tmp_path: Path
 ) -> None:
-    app = workbench(SHORT.events(), tmp_path)
-    async with app.run_test(size=(200, 60)) as pilot:
-        await settle(pilot, app)
-        curves = app.screen.query_one(Curves)
+    async with walk(workbench(SHORT.events(), tmp_path), (200, 60)) as on:
+        await on.see("reward")
+        curves = on.screen.query_one(Curves)
         curves.focus()
         curves.added = added
-        await settle(pilot, app)
+        await on.pilot.pause()
         assert curves.columns(curves.count()) == 2
         seen: list[int] = []
         while curves.selected not in seen:
             seen.append(curves.selected)
-            await pilot.press("down")
-        count = curves.count()
-        assert all({i, i + 1} & set(seen) for i in range(0, count, 2))
+            await on.press("down")
+        assert all({i, i + 1} & set(seen) for i in range(0, curves.count(), 2))
+
+
+def keys_of(app: Workbench) -> set[str | None]:
+    return {active.binding.id for active in app.screen.active_bindings.values()}
 
 
 async def test_a_replay_has_keys_for_speed_and_position_and_none_that_do_nothing(
@@ -296,34 +276,27 @@ async def test_a_replay_has_keys_for_speed_and_position_and_none_that_do_nothing
     path = tmp_path / "runs.db"
     record(path, run_events(steps=4), name="otter")
     feed = ReplayFeed(path, "otter", clock=lambda: 0.0)
-    app = Workbench(path, feed=feed, mode="watch")
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot, app)
+    async with walk(Workbench(path, feed=feed, mode="watch")) as on:
+        await on.until(lambda: ". pause  " in on.lines[-1])
 
-        async def at(step: int) -> None:
-            await until(app, lambda: app.screen.snapshot.step == step)  # type: ignore[attr-defined]
+        def is_at(step: int) -> bool:
+            return bool(on.screen.snapshot.step == step)
 
-        await until(app, lambda: ". pause  " in frames.frame(app)[-1])
-        await pilot.press("greater_than_sign", "greater_than_sign")
-        await at(2)
-        await pilot.press("right_curly_bracket")
-        await at(4)
-        await pilot.press("less_than_sign")
-        await at(3)
-        await pilot.press("equals_sign", "equals_sign")
+        for keys, step in ((">>", 2), ("}", 4), ("<", 3)):
+            await on.press(*keys)
+            await until(on.app, partial(is_at, step))
+        await on.press("equals_sign", "equals_sign")
         assert feed.speed == 4
-        await settle(pilot, app)
-        assert "×4" in frames.text(app)
-        keys = {active.binding.id for active in app.screen.active_bindings.values()}
-        assert {"watch.back", "watch.faster", "run.pause"} <= keys
-        assert not {"run.stop", "run.checkpoint"} & keys
+        await on.see("×4")
+        keys_there = keys_of(on.app)
+        assert {"watch.back", "watch.faster", "run.pause"} <= keys_there
+        assert not {"run.stop", "run.checkpoint"} & keys_there
 
 
 async def test_a_run_that_is_not_replayed_has_no_keys_of_a_replay(tmp_path: Path) -> None:
-    app = workbench(SHORT.events(), tmp_path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot, app)
-        keys = {active.binding.id for active in app.screen.active_bindings.values()}
+    async with walk(workbench(SHORT.events(), tmp_path)) as on:
+        await on.see("reward")
+        keys = keys_of(on.app)
         assert "watch.faster" not in keys
         assert {"run.stop", "run.checkpoint"} <= keys
 
@@ -332,44 +305,37 @@ async def test_a_run_that_is_not_replayed_has_no_keys_of_a_replay(tmp_path: Path
 async def test_earlier_steps_are_looked_at_while_the_run_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     record(path, run_events(steps=6), name="otter")
-    reader = StoreReader(path)
-    prompts = {
-        step: reader.groups(1, step=step, origin="train")[0].prompt_text for step in range(1, 7)
-    }
-    reader.close()
+    with closing(StoreReader(path)) as reader:
+        prompts = {
+            step: reader.groups(1, step=step, origin="train")[0].prompt_text for step in range(1, 7)
+        }
     feed = ScriptFeed(run_events(steps=9), name="otter", slice_size=1)
-    app = Workbench(path, feed=feed, mode="watch")
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = app.screen
-        assert isinstance(screen, WatchScreen)
-        await until(app, lambda: screen.snapshot.groups_step == 6, app.frame_now)
+    async with walk(Workbench(path, feed=feed, mode="watch")) as on:
+        screen = on.screen
+        await on.until(lambda: screen.snapshot.groups_step == 6)
         lanes, groups = screen.query_one(CompletionsPanel), screen.query_one("#groups", Groups)
 
-        async def back_at(step: int) -> None:
-            await until(app, lambda: screen.past is not None and screen.past.step == step)
+        async def back_at(step: int, *keys: str) -> None:
+            await on.pilot.press(*keys)
+            await until(on.app, lambda: screen.past is not None and screen.past.step == step)
             assert lanes.snapshot.groups[0].prompt_text == prompts[step]
             assert groups.snapshot.groups_step == step
-            assert f"Step {step}, seen from step" in frames.text(app)
-            frames.check(app)
+            assert f"Step {step}, seen from step" in on.text
+            frames.check(on.app)
 
-        await pilot.press("less_than_sign")
-        await back_at(5)
-        await pilot.press("less_than_sign")
-        await back_at(4)
-        await pilot.press("left_curly_bracket")
-        await back_at(1)
-        await until(app, lambda: screen.snapshot.step == 7, app.frame_now)  # it goes on meanwhile
+        await back_at(5, "<")
+        await back_at(4, "<")
+        await back_at(1, "{")
+        await on.until(lambda: screen.snapshot.step == 7)  # it goes on meanwhile
         assert screen.query_one(Curves).snapshot.step == 7
         await back_at(1)
-        await pilot.press("greater_than_sign")
-        await back_at(2)
-        await pilot.press("at", "5", "enter")
-        await back_at(5)
-        await pilot.press("at", "x", "enter")
-        assert app.notices[-1].text == "“x” is not such a number."
-        await pilot.press("escape")
+        await back_at(2, ">")
+        await back_at(5, "at", "5", "enter")
+        await on.pilot.press("at", "x", "enter")
+        assert on.told == "“x” is not such a number."
+        await on.pilot.press("escape")
         assert lanes.snapshot.groups_step >= 7
-        assert "seen from" not in frames.text(app)
+        assert "seen from" not in on.text
 
 
 def test_the_signal_of_a_step_without_scores_is_not_that_of_the_step_before() -> None:
@@ -381,66 +347,49 @@ def test_the_signal_of_a_step_without_scores_is_not_that_of_the_step_before() ->
     assert line(Snapshot(signal=history, groups_step=4)).endswith(" 50%")
 
 
-async def test_steps_back_add_up_while_one_is_being_read(tmp_path: Path) -> None:
-    app = watched(tmp_path, steps=6)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = app.screen
-        assert isinstance(screen, WatchScreen)
-        await until(app, lambda: screen.snapshot.step == 6)
-        for _ in range(4):
-            screen.action_step(-1)
-        await until(app, lambda: screen.past is not None)
-        assert screen.past is not None
-        assert screen.past.step == 2
-        assert screen.query_one(Groups).snapshot.signal == screen.past.signal  # of its own step
-        screen.action_step(-1)
-        await pilot.press("escape")
-        await settle(pilot, app)
-        assert screen.past is None
-
-
-def watched(tmp_path: Path, steps: int) -> Workbench:
-    """The workbench on Watch, on a run that has ended."""
+def stored_run(tmp_path: Path) -> Workbench:
+    """The workbench on Watch, on a run of six steps that has ended."""
     path = tmp_path / "runs.db"
-    record(path, run_events(steps=steps), name="otter")
+    record(path, run_events(steps=6), name="otter")
     feed = StoreFeed(path, "otter")
     assert feed.caught_up.wait(PATIENCE)
     return Workbench(path, feed=feed, mode="watch")
 
 
-async def test_an_answer_of_an_earlier_step_opens_on_rollouts(tmp_path: Path) -> None:
-    app = watched(tmp_path, steps=6)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until(app, lambda: app.screen.snapshot.step == 6)  # type: ignore[attr-defined]
-        app.screen.query_one(CompletionsPanel).focus()
-        await pilot.press("less_than_sign")
-        await until(app, lambda: getattr(app.screen.past, "step", 0) == 5)  # type: ignore[attr-defined]
-        await pilot.press("enter")
-        await until(app, lambda: "step 5 " in frames.text(app) and "4 Rollouts" in frames.text(app))
-        await until(app, lambda: "answer" in frames.text(app))
-        await pilot.press("escape")  # back to where it was opened
-        await until(app, lambda: isinstance(app.screen, WatchScreen))
-        await pilot.press("4")  # a screen of its own
-        await until(app, lambda: app.screen.mode == "rollouts")  # type: ignore[attr-defined]
-        await pilot.press("escape")
-        await until(app, lambda: app.screen.mode == "watch")  # type: ignore[attr-defined]
+async def test_steps_back_add_up_while_one_is_being_read(tmp_path: Path) -> None:
+    async with walk(stored_run(tmp_path)) as on:
+        screen = on.screen
+        await until(on.app, lambda: screen.snapshot.step == 6)
+        for _ in range(4):
+            screen.action_step(-1)
+        await until(on.app, lambda: screen.past is not None)
+        assert screen.past.step == 2
+        assert screen.query_one(Groups).snapshot.signal == screen.past.signal  # of its own step
+        screen.action_step(-1)
+        await on.press("escape")
+        assert screen.past is None
 
 
-async def test_an_answer_of_an_earlier_step_is_opened(tmp_path: Path) -> None:
-    app = watched(tmp_path, steps=6)
-    async with app.run_test(size=(120, 40)) as pilot:
+async def test_an_answer_of_an_earlier_step_opens_on_rollouts_which_leads_back(
+    tmp_path: Path,
+) -> None:
+    async with walk(stored_run(tmp_path)) as on:
 
-        def rollouts_at(step: int) -> bool:
-            screen = app.screen
-            shown = isinstance(screen, RolloutsScreen) and screen.view.group
-            return bool(shown) and shown.step == step  # type: ignore[union-attr]
+        async def at(mode: str, step: int = 0, group: int = 0) -> None:
+            await on.until(lambda: on.screen.mode == mode)
+            await on.until(lambda: not step or on.view.cursor[:2] == (step, group))
 
-        await until(app, lambda: app.screen.snapshot.step == 6)  # type: ignore[attr-defined]
-        await pilot.press("4")
-        await until(app, lambda: rollouts_at(6))
-        await pilot.press("3", "less_than_sign")
-        await until(app, lambda: getattr(app.screen, "past", None) is not None)
-        app.screen.query_one(CompletionsPanel).focus()
-        await pilot.press("n", "enter")
-        await until(app, lambda: rollouts_at(5))
-        assert app.screen.view.group_at == 1  # type: ignore[attr-defined]
+        await until(on.app, lambda: on.screen.snapshot.step == 6)
+        await on.press("4")
+        await at("rollouts", 6)
+        await on.press("3", "less_than_sign")
+        await until(on.app, lambda: getattr(on.screen, "past", None) is not None)
+        on.screen.query_one(CompletionsPanel).focus()
+        await on.press("n", "enter")
+        await at("rollouts", 5, 1)
+        await on.press("escape")  # back to where it was opened
+        await at("watch")
+        await on.press("4")  # a screen of its own
+        await at("rollouts")
+        await on.press("escape")
+        await at("watch")
