@@ -8,10 +8,9 @@ from functools import cache
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
-from textual.pilot import Pilot
 
 from grpo_engine import events as ev
 from grpo_tui.app.cli.main import main
@@ -24,6 +23,9 @@ from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.store import ExperimentStore
 from tests.app.script import algorithm, evaluation, started
 from tests.app.stored import record, run_events
+
+if TYPE_CHECKING:
+    from tests.app.walk import Walk
 
 
 def made_once(make: Callable[..., Path]) -> Callable[..., Path]:
@@ -168,12 +170,11 @@ def refs_of(store: Path) -> tuple[str, ...]:
     return tuple(run.id for run in runs)
 
 
-async def opened(app: Workbench, pilot: Pilot[int], refs: tuple[str, ...] = ()) -> CompareScreen:
+async def opened(on: "Walk", refs: tuple[str, ...] = ()) -> Any:
     """Open the screen with these runs, or with all runs of the store."""
-    await app.forward(CompareRequested(refs or refs_of(app.store)))
-    screen = app.screen
-    assert isinstance(screen, CompareScreen)
-    await settled(pilot, screen)
+    await on.app.forward(CompareRequested(refs or refs_of(on.app.store)))
+    screen = on.screen
+    await settled(on, screen)
     return screen
 
 
@@ -182,9 +183,9 @@ def choose(screen: CompareScreen, metric: str) -> None:
     screen.view = replace(screen.view, chart=screen.view.metrics.index(metric))
 
 
-async def settled(pilot: Pilot[int], screen: CompareScreen) -> None:
+async def settled(on: "Walk", screen: CompareScreen) -> None:
     """Wait until everything the screen requested from the store is loaded and drawn."""
-    await pilot.pause()
+    await on.pilot.pause()
     assert not screen.view.refs or screen.view.charts.charts
 
 

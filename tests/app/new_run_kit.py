@@ -4,13 +4,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from textual.keys import _character_to_key
-from textual.pilot import Pilot
 from textual.widgets import Input, TextArea
 
-from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.messages import NewRunRequested
 from grpo_tui.app.tui.screens.new_run.screen import NewRunScreen
 from tests.app import frames
+from tests.app.walk import Walk
 
 # The example prompts of a task, as its trial gives them.
 EXAMPLES: Final[Mapping[str, Any]] = {
@@ -33,34 +32,32 @@ EXAMPLES: Final[Mapping[str, Any]] = {
 }
 
 
-async def opened(app: Workbench, pilot: Pilot[int], **request: Any) -> NewRunScreen:
-    await app.forward(NewRunRequested(**request))
-    screen = app.screen
-    assert isinstance(screen, NewRunScreen)
-    await pilot.pause()
+async def opened(on: Walk, **request: Any) -> Any:
+    await on.app.forward(NewRunRequested(**request))
+    screen = on.screen
+    await on.pilot.pause()
     return screen
 
 
-async def write(pilot: Pilot[int], text: str) -> None:
+async def write(on: Walk, text: str) -> None:
     """Replace the text of the focused field."""
-    await pilot.press("end", "ctrl+u", *(_character_to_key(char) for char in text))
+    await on.press("end", "ctrl+u", *(_character_to_key(char) for char in text))
 
 
-async def go_to(pilot: Pilot[int], screen: NewRunScreen, path: str) -> None:
+async def go_to(on: Walk, screen: NewRunScreen, path: str) -> None:
     """Move to a setting by keys: search for the start of its path, keep the search, go down."""
-    await pilot.press("slash", "ctrl+u", *(_character_to_key(char) for char in path[:11]))
-    await pilot.press("enter")
+    await on.press("slash", "ctrl+u", *(_character_to_key(char) for char in path[:11]))
+    await on.press("enter")
     while screen.view.cursor != path:
         before = screen.view.cursor
-        await pilot.press("down")
+        await on.press("down")
         assert screen.view.cursor != before, frames.text(screen.workbench)
 
 
-async def turn_to(pilot: Pilot[int], screen: NewRunScreen, page: str) -> None:
+async def turn_to(on: Walk, screen: NewRunScreen, page: str) -> None:
     """Turn the pages until this one is shown and focused."""
     if isinstance(screen.focused, Input | TextArea):
-        await pilot.press("escape")
-    await pilot.press("right_square_bracket")
+        await on.press("escape")
+    await on.press("right_square_bracket")
     while screen.view.page != page:
-        await pilot.press("right_square_bracket")
-    await pilot.pause()
+        await on.press("right_square_bracket")

@@ -310,7 +310,7 @@ TARGETS = {
             "screens/rollouts",
             "screens/watch",
         ),
-        sample=48,
+        sample=20,
     ),
     "store": Target(
         title="the store",

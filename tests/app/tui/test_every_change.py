@@ -135,8 +135,8 @@ async def screens_of(store: Path, name: str, now: float) -> dict[str, list[str]]
     """All screens of a workbench that is opened on a run of the store."""
     feed = StoreFeed(store, name)
     await asyncio.to_thread(feed.caught_up.wait, patience.PATIENCE)
-    app = Workbench(store, feed=feed, clock=lambda: now)
     lines = {}
+    app = Workbench(store, feed=feed, clock=lambda: now)
     async with app.run_test(size=SIZE) as pilot:
         await until(app, lambda: app.session and app.session.opened, app.frame_now)
         for key, mode in SCREENS.items():

@@ -8,7 +8,6 @@ import pytest
 from textual.command import Hits
 from textual.events import Click
 from textual.keys import _character_to_key
-from textual.pilot import Pilot
 
 from grpo_engine.metrics import METRICS, spec
 from grpo_tui.app.tui.app import Workbench
@@ -16,11 +15,11 @@ from grpo_tui.app.tui.dialogs.help.screen import HelpScreen
 from grpo_tui.app.tui.dialogs.help.topics import ALERTS
 from grpo_tui.app.tui.finding import NameProvider, best
 from grpo_tui.app.tui.screens.base import Entry
-from grpo_tui.app.tui.screens.watch.screen import WatchScreen
 from grpo_tui.experiments.store import ExperimentStore
 from tests.app import frames
 from tests.app.rest import until
 from tests.app.stored import record, run_events, workbench
+from tests.app.walk import Walk, walk
 
 
 @pytest.fixture(scope="module")
@@ -34,23 +33,21 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-async def take(app: Workbench, pilot: Pilot[int], text: str, name: str) -> None:
+async def take(on: Walk, text: str, name: str) -> None:
     """Type into the palette and take what is found."""
-    await pilot.press("ctrl+p", *(_character_to_key(char) for char in text))
-    await until(app, lambda: name in frames.text(app))
-    frames.check(app)
-    await pilot.press("enter")
-    await pilot.pause()
+    await on.press("ctrl+p", *(_character_to_key(char) for char in text))
+    await until(on.app, lambda: name in on.text)
+    frames.check(on.app)
+    await on.press("enter")
 
 
 async def test_a_double_click_beside_the_palette_closes_it_once(tmp_path: Path) -> None:
-    app = Workbench(tmp_path / "none.db")
-    async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("ctrl+p")
-        palette = app.screen
+    async with walk(Workbench(tmp_path / "none.db")) as on:
+        await on.press("ctrl+p")
+        palette = on.screen
         palette.post_message(Click(palette, 1, 1, 0, 0, 1, False, False, False))
         palette.post_message(Click(palette, 1, 1, 0, 0, 1, False, False, False))
-        await until(app, lambda: app.screen is not palette)
+        await until(on.app, lambda: on.screen is not palette)
 
 
 async def everything(app: Workbench) -> tuple[Entry, ...]:
@@ -123,66 +120,58 @@ async def test_enter_right_after_the_text_waits_for_the_first_hit(
             yield hit
 
     monkeypatch.setattr(NameProvider, "search", late)
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("slash")
+    async with walk(workbench(store)) as on:
+        await on.press("slash")
         for key in (*"truncated", "enter"):  # without waiting for hits
-            app.simulate_key(key)
-        await until(app, lambda: app.screen.maximized is not None)
-        await until(app, lambda: "answers cut" in frames.text(app))
-        await pilot.press("slash", *"loss")
-        await until(app, lambda: "Metric: loss" in frames.text(app))
+            on.app.simulate_key(key)
+        await until(on.app, lambda: on.screen.maximized is not None)
+        await until(on.app, lambda: "answers cut" in on.text)
+        await on.press("slash", *"loss")
+        await until(on.app, lambda: "Metric: loss" in on.text)
 
 
 async def test_a_word_of_an_answer_leads_to_its_prompt(
     store: Path,
 ) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = app.screen
-        assert isinstance(screen, WatchScreen)
+    async with walk(workbench(store)) as on:
+        screen = on.screen
         groups = screen.snapshot.groups
         word = max(groups[-1].rollouts[0].text.split(), key=len)
         place = next(
             at for at, group in enumerate(groups) if any(word in one.text for one in group.rollouts)
         )
-        await pilot.press("slash", *map(_character_to_key, word))
-        await until(app, lambda: f"Prompt {place + 1}:" in frames.text(app))
-        await pilot.press("enter")
-        await pilot.pause()
+        await on.press("slash", *map(_character_to_key, word))
+        await until(on.app, lambda: f"Prompt {place + 1}:" in on.text)
+        await on.press("enter")
         assert screen.prompt == place
 
 
 async def test_what_a_hit_says_is_not_cut_by_the_scroll_bar(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.press("ctrl+p", *"entropy")
-        await until(app, lambda: "Help: alert entropy_collapse" in frames.text(app))
-        _, _, text = frames.text(app).partition("Help: alert entropy_collapse")
+    async with walk(workbench(store), (80, 24)) as on:
+        await on.press("ctrl+p", *"entropy")
+        await until(on.app, lambda: "Help: alert entropy_collapse" in on.text)
+        _, _, text = on.text.partition("Help: alert entropy_collapse")
         assert " ".join(re.findall(r"[\w,.]+", text)).startswith(ALERTS["entropy_collapse"])
 
 
 async def test_a_run_is_opened(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await take(app, pilot, "run: quick", "Run: quick-otter")
-        await until(app, lambda: "quick-otter" in frames.frame(app)[0])
+    async with walk(workbench(store)) as on:
+        await take(on, "run: quick", "Run: quick-otter")
+        await until(on.app, lambda: "quick-otter" in on.lines[0])
 
 
 async def test_a_name_is_shown_as_it_is(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("ctrl+p", *"heron")
-        await until(app, lambda: "Run: [b]heron" in frames.text(app))
-        assert "[/b] slow" in frames.text(app)
+    async with walk(workbench(store)) as on:
+        await on.press("ctrl+p", *"heron")
+        await until(on.app, lambda: "Run: [b]heron" in on.text)
+        assert "[/b] slow" in on.text
 
 
 async def test_a_setting_is_gone_to_on_new_run(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await take(app, pilot, "max_new_tok", "Setting: rollout.max_new_tokens")
-        await until(app, lambda: getattr(app.screen, "mode", "") == "new_run")
-        assert app.screen.view.row.path == "rollout.max_new_tokens"  # type: ignore[attr-defined]
+    async with walk(workbench(store)) as on:
+        await take(on, "max_new_tok", "Setting: rollout.max_new_tokens")
+        await until(on.app, lambda: getattr(on.screen, "mode", "") == "new_run")
+        assert on.screen.view.row.path == "rollout.max_new_tokens"
 
 
 @pytest.mark.parametrize(
@@ -193,8 +182,7 @@ async def test_a_setting_is_gone_to_on_new_run(store: Path) -> None:
     ],
 )
 async def test_help_is_found(store: Path, text: str, name: str, words: str) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await take(app, pilot, text, name)
-        await until(app, lambda: isinstance(app.screen, HelpScreen))
-        await until(app, lambda: words in frames.text(app))
+    async with walk(workbench(store)) as on:
+        await take(on, text, name)
+        await until(on.app, lambda: isinstance(on.screen, HelpScreen))
+        await until(on.app, lambda: words in on.text)

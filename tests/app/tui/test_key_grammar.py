@@ -15,6 +15,7 @@ from grpo_tui.app.tui.keys import NAVIGATION, is_bound, unbound
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from grpo_tui.app.tui.widgets.panel import Line, Panel
 from tests.app.tui.screens.test_watch import SHORT, settle, workbench
+from tests.app.walk import walk
 
 # What a key does on every screen that has it: the words its descriptions may begin with.
 MEANINGS = {
@@ -147,15 +148,13 @@ class Two(WorkbenchScreen):
 
 
 async def test_arrows_act_in_the_panel_that_has_the_focus(tmp_path: Path) -> None:
-    app = Workbench(tmp_path / "none.db")
-    async with app.run_test(size=(120, 40)) as pilot:
+    async with walk(Workbench(tmp_path / "none.db")) as on:
         screen = Two()
-        await app.push_screen(screen)
+        await on.app.push_screen(screen)
         screen.query_one("#second").focus()
-        await pilot.press("down", "h", "end")
+        await on.press("down", "h", "end")
         screen.query_one("#first").focus()
-        await pilot.press("k")
-        await pilot.pause()
+        await on.press("k")
         assert screen.moves == [
             ("second", 1, 0),
             ("second", 0, -1),
@@ -165,15 +164,13 @@ async def test_arrows_act_in_the_panel_that_has_the_focus(tmp_path: Path) -> Non
 
 
 async def test_page_keys_move_by_what_is_visible(tmp_path: Path) -> None:
-    app = Workbench(tmp_path / "none.db")
-    async with app.run_test(size=(120, 20)) as pilot:
+    async with walk(Workbench(tmp_path / "none.db"), (120, 20)) as on:
         screen = Two()
-        await app.push_screen(screen)
+        await on.app.push_screen(screen)
         panel = screen.query_one("#first", Lines)
         panel.focus()
-        await pilot.pause()
-        await pilot.press("pagedown", "pageup")
-        await pilot.pause()
+        await on.pilot.pause()
+        await on.press("pagedown", "pageup")
         by = panel.inner.height - 1
         assert 1 < by < 10
         assert screen.moves == [("first", by, 0), ("first", -by, 0)]

@@ -198,8 +198,8 @@ async def test_dialogues_of_the_starter_are_shown_recorded_and_read_back_the_sam
         }
     )
     store = tmp_path / "grpo.db"
-    app = Workbench(store)
     boards = []
+    app = Workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
         app.post_message(LaunchRequested(config))
 

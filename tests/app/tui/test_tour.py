@@ -12,6 +12,7 @@ from grpo_tui.app.tui.tour import END, STOPS, TourLine, key_of
 from tests.app import frames
 from tests.app.rest import until
 from tests.app.stored import record, run_events
+from tests.app.walk import walk
 
 
 @pytest.fixture(scope="module")
@@ -26,37 +27,37 @@ async def test_the_key_of_each_sentence_leads_to_the_next(
     size: tuple[int, int], store: Path
 ) -> None:
     feed = ReplayFeed(store, "otter", speed=1000)
-    app = Workbench(store, feed=feed, mode="watch", tour=True)
-    async with app.run_test(size=size) as pilot:
-        await until(app, lambda: app.screen.snapshot.status == "completed")  # type: ignore[attr-defined]
+    async with walk(Workbench(store, feed=feed, mode="watch", tour=True), size) as on:
+        await until(on.app, lambda: on.screen.snapshot.status == "completed")
         for place, stop in enumerate(STOPS):
-            app.frame_now()
-            assert app.tour is not None
-            assert app.tour.index == place
-            await pilot.pause()
-            line = app.screen.query_one(TourLine)
-            key = key_of(app.screen, stop.binding)
+            on.app.frame_now()
+            assert on.app.tour is not None
+            assert on.app.tour.index == place
+            await on.pilot.pause()
+            line = on.screen.query_one(TourLine)
+            key = key_of(on.screen, stop.binding)
             assert f" {key} " in f" {line.sentence} ", stop
-            shown = " ".join(frames.text(app).split())
+            shown = " ".join(on.text.split())
             assert " ".join(line.sentence.split()[:6]) in shown
-            frames.check(app)
-            await pilot.press(key if len(key) > 1 else _character_to_key(key))
-        tour = app.tour
+            frames.check(on.app)
+            await on.press(key if len(key) > 1 else _character_to_key(key))
+        tour = on.app.tour
         assert tour is not None
         assert tour.stop is None
-        await until(app, lambda: isinstance(app.screen, HelpScreen))
-        await pilot.press("escape")
-        app.frame_now()
-        assert app.screen.query_one(TourLine).sentence == END
+        await until(on.app, lambda: isinstance(on.screen, HelpScreen))
+        await on.press("escape")
+        on.app.frame_now()
+        assert on.screen.query_one(TourLine).sentence == END
 
 
 async def test_on_another_screen_it_says_how_to_get_back(store: Path) -> None:
-    app = Workbench(store, feed=ReplayFeed(store, "otter"), mode="watch", tour=True)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.press("1")
-        app.frame_now()
-        await pilot.pause()
-        assert "The tour continues on Watch: press 3." in frames.text(app)
-        await pilot.press("n")
-        assert app.tour is not None
-        assert app.tour.index == 0
+    async with walk(
+        Workbench(store, feed=ReplayFeed(store, "otter"), mode="watch", tour=True), (80, 24)
+    ) as on:
+        await on.press("1")
+        on.app.frame_now()
+        await on.pilot.pause()
+        assert "The tour continues on Watch: press 3." in on.text
+        await on.press("n")
+        assert on.app.tour is not None
+        assert on.app.tour.index == 0

@@ -3,9 +3,9 @@
 import re
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
-from textual.pilot import Pilot
 from textual.widgets import Input
 
 from grpo_tui.app.tui.app import Workbench
@@ -13,11 +13,11 @@ from grpo_tui.app.tui.dialogs.picker import Picker
 from grpo_tui.app.tui.messages import RunOpened
 from grpo_tui.app.tui.screens.compare.panels import RunsPanel, SettingsPanel
 from grpo_tui.app.tui.screens.compare.screen import CompareScreen
-from grpo_tui.app.tui.screens.runs.screen import RunsScreen
 from grpo_tui.experiments.reader import StoreReader
 from tests.app import frames
 from tests.app.compared import opened, refs_of, settled, sweep_of_rates, workbench
 from tests.app.rest import until
+from tests.app.walk import Walk, walk
 
 RATES = {f"rates-{number}" for number in range(1, 7)}
 
@@ -28,18 +28,16 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return sweep_of_rates(tmp_path_factory.mktemp("sweep"))
 
 
-async def watch(app: Workbench, pilot: Pilot[int], name: str) -> None:
-    app.post_message(RunOpened(name))
-    await until(app, lambda: "▌3 Watch▐" in frames.text(app), app.frame_now)
-    await pilot.pause()
+async def watch(on: Walk, name: str) -> None:
+    on.app.post_message(RunOpened(name))
+    await on.until(lambda: "▌3 Watch▐" in on.text)
+    await on.pilot.pause()
 
 
-async def on_compare(app: Workbench, pilot: Pilot[int], *keys: str) -> CompareScreen:
-    await pilot.press("5", *keys)
-    await pilot.pause()
-    screen = app.screen
-    assert isinstance(screen, CompareScreen)
-    await until(app, lambda: screen.view.charts.charts)
+async def on_compare(on: Walk, *keys: str) -> Any:
+    await on.press("5", *keys)
+    screen = on.screen
+    await until(on.app, lambda: screen.view.charts.charts)
     return screen
 
 
@@ -60,47 +58,43 @@ def listed(app: Workbench) -> list[str]:
 
 
 async def test_the_settings_of_a_run_alone_are_not_called_changed(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await watch(app, pilot, "rates-2")
-        screen = await on_compare(app, pilot)
-        await settled(pilot, screen)
-        panel = app.screen.query_one(SettingsPanel)
+    async with walk(workbench(store)) as on:
+        await watch(on, "rates-2")
+        screen = await on_compare(on)
+        await settled(on, screen)
+        panel = on.screen.query_one(SettingsPanel)
         assert panel.title == "settings"
         assert "differ" not in panel.note
         screen.show_page("metrics")
-        await settled(pilot, screen)
-        row = next(line for line in frames.frame(app) if "groups without signal" in line)
+        await settled(on, screen)
+        row = next(line for line in on.lines if "groups without signal" in line)
         assert row.index("↓") < 60  # beside the name, also where it has much room
 
 
 async def test_compare_begins_with_the_open_run(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await watch(app, pilot, "rates-2")
-        screen = await on_compare(app, pilot)
+    async with walk(workbench(store), (80, 24)) as on:
+        await watch(on, "rates-2")
+        screen = await on_compare(on)
         assert names(screen) == ["rates-2"]
-        assert "Only rates-2 is compared." in frames.frame(app)[1]
-        frames.check(app)
-        await pilot.press("plus")
-        await pilot.pause()
-        item = picker(app).item
+        assert "Only rates-2 is compared." in on.lines[1]
+        frames.check(on.app)
+        await on.press("plus")
+        item = picker(on.app).item
         assert item is not None
-        assert item.value not in picker(app).marks  # the next one to add
-        assert picker(app).marks == tuple(run.id for run in screen.view.runs)
-        row = next(line for line in frames.frame(app)[1:] if "✓ rates-2" in line)
+        assert item.value not in picker(on.app).marks  # the next one to add
+        assert picker(on.app).marks == tuple(run.id for run in screen.view.runs)
+        row = next(line for line in on.lines[1:] if "✓ rates-2" in line)
         assert re.search(r"best reward \S+ · seed 1", row)
-        frames.check(app)
+        frames.check(on.app)
 
 
 async def test_another_run_that_is_opened_takes_the_place_of_one_alone(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await watch(app, pilot, "rates-2")
-        await on_compare(app, pilot)
-        await watch(app, pilot, "lone-wolf")
-        screen = await on_compare(app, pilot)
-        await until(app, lambda: names(screen) == ["lone-wolf"])
+    async with walk(workbench(store)) as on:
+        await watch(on, "rates-2")
+        await on_compare(on)
+        await watch(on, "lone-wolf")
+        screen = await on_compare(on)
+        await until(on.app, lambda: names(screen) == ["lone-wolf"])
 
 
 async def test_a_run_that_is_still_opening_is_compared_once_it_is_there(
@@ -108,75 +102,66 @@ async def test_a_run_that_is_still_opening_is_compared_once_it_is_there(
 ) -> None:
     run: list[str] = []
     monkeypatch.setattr(CompareScreen, "run_on_watch", property(lambda _: run[0] if run else None))
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("5")
-        screen = app.screen
-        assert isinstance(screen, CompareScreen)
-        await until(app, lambda: "No runs to compare yet" in frames.text(app))
+    async with walk(workbench(store)) as on:
+        await on.press("5")
+        screen = on.screen
+        await until(on.app, lambda: "No runs to compare yet" in on.text)
         with closing(StoreReader(store)) as reader:
             run.append(reader.resolve("lone-wolf").id)
-        await until(app, lambda: names(screen) == ["lone-wolf"])
+        await until(on.app, lambda: names(screen) == ["lone-wolf"])
 
 
 async def test_a_compared_run_that_is_opened_leaves_a_comparison_as_it_is(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot, refs_of(store)[:2])
-        await watch(app, pilot, "other-2")
-        assert await on_compare(app, pilot) is screen
+    async with walk(workbench(store)) as on:
+        screen = await opened(on, refs_of(store)[:2])
+        await watch(on, "other-2")
+        assert await on_compare(on) is screen
         assert names(screen) == ["other-1", "other-2"]
-        await watch(app, pilot, "lone-wolf")  # what is on Watch is on Compare, too
-        await on_compare(app, pilot)
-        await until(app, lambda: names(screen) == ["lone-wolf"])
+        await watch(on, "lone-wolf")  # what is on Watch is on Compare, too
+        await on_compare(on)
+        await until(on.app, lambda: names(screen) == ["lone-wolf"])
 
 
 async def test_a_run_that_was_removed_does_not_come_back(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await watch(app, pilot, "rates-2")
-        screen = await on_compare(app, pilot)
-        await pilot.press("x")
-        await settled(pilot, screen)
-        assert "No runs to compare yet" in frames.text(app)
+    async with walk(workbench(store)) as on:
+        await watch(on, "rates-2")
+        await on_compare(on)
+        await on.press("x")
+        assert "No runs to compare yet" in on.text
 
 
 async def test_the_cursor_of_runs_is_on_the_run_that_was_opened(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await watch(app, pilot, "rates-2")
-        await pilot.press("1")
-        screen = app.screen
-        assert isinstance(screen, RunsScreen)
-        assert screen.view.selected is not None
+    async with walk(workbench(store)) as on:
+        await watch(on, "rates-2")
+        await on.press("1")
+        screen = on.screen
         assert screen.view.selected.name == "rates-2"
         # the cursor stays where it is moved to, until another run is opened
-        await pilot.press("home", "3", "1")
+        await on.press("home", "3", "1")
         assert screen.view.selected.name == "lone-wolf"
-        await watch(app, pilot, "other-1")
-        await pilot.press("1")
-        await until(app, lambda: getattr(screen.view.selected, "name", "") == "other-1")
+        await watch(on, "other-1")
+        await on.press("1")
+        await until(on.app, lambda: getattr(screen.view.selected, "name", "") == "other-1")
 
 
 async def test_runs_that_were_marked_are_compared_however_one_goes_there(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await watch(app, pilot, "rates-2")
-        await pilot.press("1", "home", *("space", "down") * 3)
-        screen = await on_compare(app, pilot)
+    async with walk(workbench(store)) as on:
+        await watch(on, "rates-2")
+        await on.press("1", "home", *("space", "down") * 3)
+        screen = await on_compare(on)
         assert names(screen) == ["rates-5", "rates-6", "lone-wolf"]  # the oldest first
         assert screen.view.baseline == screen.view.refs[0]
         # what is chosen on Compare stays until other runs are marked
-        await pilot.press("x", "1")
-        assert names(await on_compare(app, pilot)) == ["rates-6", "lone-wolf"]
-        await pilot.press("1", "space", "3")
-        await on_compare(app, pilot)
-        await until(app, lambda: names(screen) == ["rates-4", "rates-5", "rates-6", "lone-wolf"])
+        await on.press("x", "1")
+        assert names(await on_compare(on)) == ["rates-6", "lone-wolf"]
+        await on.press("1", "space", "3")
+        await on_compare(on)
+        await until(on.app, lambda: names(screen) == ["rates-4", "rates-5", "rates-6", "lone-wolf"])
         # runs that are asked for count more than marks, and one mark alone is no comparison
-        await pilot.press("1", "escape", "home", "space", "down", "space")
-        await opened(app, pilot, refs_of(store)[:2])
-        await pilot.press("1", "escape", "home", "space")
-        assert names(await on_compare(app, pilot)) == ["other-1", "other-2"]
+        await on.press("1", "escape", "home", "space", "down", "space")
+        await opened(on, refs_of(store)[:2])
+        await on.press("1", "escape", "home", "space")
+        assert names(await on_compare(on)) == ["other-1", "other-2"]
 
 
 # -- a whole sweep ------------------------------------------------------------------------------
@@ -186,63 +171,56 @@ async def test_runs_that_were_marked_are_compared_however_one_goes_there(store: 
 async def test_a_sweep_is_compared_with_few_keys_and_the_verdict_is_first(
     store: Path, keys: tuple[str, ...], size: tuple[int, int]
 ) -> None:
-    app = workbench(store)
-    async with app.run_test(size=size) as pilot:
-        await watch(app, pilot, "rates-2")
+    async with walk(workbench(store), size) as on:
+        await watch(on, "rates-2")
         for key in keys:
-            await pilot.press(key)
-            await pilot.pause()
-        await until(app, lambda: "▌5 Compare▐" in frames.text(app))
-        screen = app.screen
-        assert isinstance(screen, CompareScreen)
-        await until(app, lambda: set(names(screen)) == RATES)
-        await settled(pilot, screen)
-        said = " ".join(line.strip() for line in frames.frame(app)[1:4])
+            await on.press(key)
+        await until(on.app, lambda: "▌5 Compare▐" in on.text)
+        screen = on.screen
+        await until(on.app, lambda: set(names(screen)) == RATES)
+        await settled(on, screen)
+        said = " ".join(line.strip() for line in on.lines[1:4])
         assert "▸ learning_rate 0.0001 (3 seeds) is better than learning_rate 1e−05 (3 s" in said
         assert "p < .001" in said
         assert screen.view.bands
         assert screen.view.page == "ranking"
-        frames.check(app)
+        frames.check(on.app)
 
 
 async def test_a_sweep_is_marked_on_runs_and_unmarked(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await watch(app, pilot, "rates-2")
-        await pilot.press("1", "G")
-        screen = app.screen
-        assert isinstance(screen, RunsScreen)
+    async with walk(workbench(store)) as on:
+        await watch(on, "rates-2")
+        await on.press("1", "G")
+        screen = on.screen
         assert {run.name for run in screen.view.selection} == RATES
-        await pilot.press("G")
+        await on.press("G")
         assert not screen.view.marked
         # marks of an earlier comparison leave, and space adds to the sweep
-        await pilot.press("home", "space", "end", "G")
+        await on.press("home", "space", "end", "G")
         assert {run.name for run in screen.view.selection} == {"other-1", "other-2"}
-        await pilot.press("home", "space")
+        await on.press("home", "space")
         assert {run.name for run in screen.view.selection} == {"lone-wolf", "other-1", "other-2"}
-        await pilot.press("home", "G")
+        await on.press("home", "G")
         assert len(screen.view.marked) == 3
-        assert "lone-wolf is part of no sweep" in app.notices[-1].text
+        assert "lone-wolf is part of no sweep" in on.told
 
 
 async def test_a_sweep_takes_the_place_of_the_runs_that_were_compared(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot, ("lone-wolf", "rates-1"))
+    async with walk(workbench(store)) as on:
+        screen = await opened(on, ("lone-wolf", "rates-1"))
         screen.query_one(RunsPanel).focus()
-        await pilot.press("down", "G")
-        await until(app, lambda: set(names(screen)) == RATES)
+        await on.press("down", "G")
+        await until(on.app, lambda: set(names(screen)) == RATES)
 
 
 async def test_the_newest_sweep_is_compared_where_a_run_has_none(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await watch(app, pilot, "lone-wolf")
-        screen = await on_compare(app, pilot)
-        assert "Only lone-wolf is compared." in frames.text(app)
-        await until(app, lambda: "G sweep" in frames.frame(app)[-1], app.frame_now)
-        await pilot.press("G")
-        await until(app, lambda: set(names(screen)) == RATES)
+    async with walk(workbench(store)) as on:
+        await watch(on, "lone-wolf")
+        screen = await on_compare(on)
+        assert "Only lone-wolf is compared." in on.text
+        await on.until(lambda: "G sweep" in on.lines[-1])
+        await on.press("G")
+        await until(on.app, lambda: set(names(screen)) == RATES)
 
 
 # -- the list to pick from ----------------------------------------------------------------------
@@ -250,43 +228,40 @@ async def test_the_newest_sweep_is_compared_where_a_run_has_none(store: Path) ->
 
 @pytest.mark.slow
 async def test_all_runs_of_the_list_are_marked_and_unmarked_with_one_key(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await watch(app, pilot, "rates-2")
-        screen = await on_compare(app, pilot)
-        await pilot.press("plus", *"/seed:1", "down")
-        await until(app, lambda: len(listed(app)) in range(2, 9))
-        found = set(listed(app))
-        await pilot.press("ctrl+a")
-        assert picker(app).marks[0] == screen.view.refs[0]  # what was marked stays first
-        await pilot.press("ctrl+a")
-        assert len(picker(app).marks) == int("rates-2" not in found)
-        await pilot.press("ctrl+a", "enter")
-        await until(app, lambda: set(names(screen)) == found | {"rates-2"})
+    async with walk(workbench(store)) as on:
+        await watch(on, "rates-2")
+        screen = await on_compare(on)
+        await on.press("plus", *"/seed:1", "down")
+        await until(on.app, lambda: len(listed(on.app)) in range(2, 9))
+        found = set(listed(on.app))
+        await on.press("ctrl+a")
+        assert picker(on.app).marks[0] == screen.view.refs[0]  # what was marked stays first
+        await on.press("ctrl+a")
+        assert len(picker(on.app).marks) == int("rates-2" not in found)
+        await on.press("ctrl+a", "enter")
+        await until(on.app, lambda: set(names(screen)) == found | {"rates-2"})
 
 
 async def test_without_a_mark_the_run_under_the_cursor_is_taken(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await watch(app, pilot, "rates-2")
-        screen = await on_compare(app, pilot)
-        await pilot.press("plus", "ctrl+a", "ctrl+a", "home")
-        assert not picker(app).marks
-        await pilot.press("enter")
-        await until(app, lambda: names(screen) == ["lone-wolf"])
+    async with walk(workbench(store)) as on:
+        await watch(on, "rates-2")
+        screen = await on_compare(on)
+        await on.press("plus", "ctrl+a", "ctrl+a", "home")
+        assert not picker(on.app).marks
+        await on.press("enter")
+        await until(on.app, lambda: names(screen) == ["lone-wolf"])
 
 
 async def test_arrows_lead_from_the_filter_to_the_list_where_space_marks(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await opened(app, pilot, refs_of(store)[:1])
-        await pilot.press("plus", *"seed:1")
-        await until(app, lambda: len(listed(app)) in range(2, 9))
-        first, second = picker(app).items[:2]
-        await pilot.press("down", "space")
-        assert picker(app).marks[-1] == second.value
-        await pilot.press("up", "space")
-        assert picker(app).item == first
-        assert first.value in picker(app).marks
-        await pilot.press("0")
-        assert app.screen.query_one(Input).value == "seed:10"
+    async with walk(workbench(store)) as on:
+        await opened(on, refs_of(store)[:1])
+        await on.press("plus", *"seed:1")
+        await until(on.app, lambda: len(listed(on.app)) in range(2, 9))
+        first, second = picker(on.app).items[:2]
+        await on.press("down", "space")
+        assert picker(on.app).marks[-1] == second.value
+        await on.press("up", "space")
+        assert picker(on.app).item == first
+        assert first.value in picker(on.app).marks
+        await on.press("0")
+        assert on.screen.query_one(Input).value == "seed:10"

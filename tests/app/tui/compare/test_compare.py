@@ -22,6 +22,7 @@ from tests.app.compared import choose, cli, opened, refs_of, settled, workbench
 from tests.app.rest import until
 from tests.app.script import CONFIG, started
 from tests.app.stored import record, run_events
+from tests.app.walk import walk
 
 
 async def test_numbers_on_screen_equal_the_store_and_the_command(
@@ -31,13 +32,12 @@ async def test_numbers_on_screen_equal_the_store_and_the_command(
     whole = json.loads(
         cli(capsys, *refs, "--baseline", refs[0], "--at", "step", "--json", "--db", str(store))
     )
-    app = workbench(store)
     reader = StoreReader(store)
-    async with app.run_test(size=(200, 60)) as pilot:
-        screen = await opened(app, pilot)
+    async with walk(workbench(store), (200, 60)) as on:
+        screen = await opened(on)
         choose(screen, "reward")
-        await until(app, lambda: "│    reward " in frames.text(app))
-        text = frames.text(app)
+        await until(on.app, lambda: "│    reward " in on.text)
+        text = on.text
         assert "step 6" in text
         for key in screen.view.metric_keys():
             cells = whole["metrics"][key]["runs"]
@@ -49,7 +49,7 @@ async def test_numbers_on_screen_equal_the_store_and_the_command(
                 assert own.delta_best == cells[ref]["delta_best"]
         for ref, name in zip(refs, ("calm-otter", "brave-fox"), strict=True):
             cell = whole["metrics"]["reward"]["runs"][ref]
-            row = next(line for line in frames.frame(app) if name in line and "@" in line)
+            row = next(line for line in on.lines if name in line and "@" in line)
             assert f"{short(cell['best'])} @{cell['best_step']}" in row
             assert f" {short(cell['at'])} " in row
         kl = whole["metrics"]["kl"]["runs"][refs[1]]
@@ -59,61 +59,48 @@ async def test_numbers_on_screen_equal_the_store_and_the_command(
 
 @pytest.mark.slow
 async def test_the_crosshair_reads_every_run_at_the_same_place(store: Path) -> None:
-    app = workbench(store)
     reader = StoreReader(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
+    async with walk(workbench(store)) as on:
+        screen = await opened(on)
         assert screen.view.x == 6
-        await pilot.press("left", "left")
+        await on.press("left", "left")
         assert screen.view.x == 4
         for run, ref in enumerate(screen.view.refs, 1):
             expected = reader.value_at(run, "reward", 4)
             assert screen.view.value_at_x("reward", (ref,)) == expected
-        assert " at step 4 " in frames.text(app)
-        await settled(pilot, screen)
-        assert screen.view.comparison is not None
+        assert " at step 4 " in on.text
+        await settled(on, screen)
         assert screen.view.comparison.at == "step 4"
-        await pilot.press("end")
-        await settled(pilot, screen)
+        await on.press("end")
         assert screen.view.x == 8
-        assert re.search(r"■ brave-fox .* @6 ", frames.text(app))  # it ended before
-        await pilot.press("at")
-        await pilot.pause()
-        await pilot.press("backspace", "3", "enter")
-        await pilot.pause()
+        assert re.search(r"■ brave-fox .* @6 ", on.text)  # it ended before
+        await on.press("at")
+        await on.press("backspace", "3", "enter")
         assert screen.view.x == 3
     reader.close()
 
 
 async def test_axes_are_steps_tokens_and_wall_time(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
-        await pilot.press("a")
-        await settled(pilot, screen)
-        assert " at 10k tokens " in frames.text(app)
-        assert screen.view.comparison is not None
+    async with walk(workbench(store)) as on:
+        screen = await opened(on)
+        await on.press("a")
+        assert " at 10k tokens " in on.text
         assert screen.view.comparison.at == "10,200 tokens"
-        await pilot.press("a")
-        await settled(pilot, screen)
-        assert " at 13s " in frames.text(app)
+        await on.press("a")
+        assert " at 13s " in on.text
         assert screen.view.x == pytest.approx(6 * 2.1)
-        await pilot.press("a", "equals_sign", "minus", "minus")
-        await settled(pilot, screen)
-        text = frames.text(app)
+        await on.press("a", "equals_sign", "minus", "minus")
+        text = on.text
         assert " at step 6" in text
         assert "smooth .8" in text
 
 
 async def test_another_baseline_turns_the_deltas_round(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
+    async with walk(workbench(store)) as on:
+        screen = await opened(on)
         first = screen.view.cell("reward", screen.view.refs[1])
         screen.query_one(RunsPanel).focus()
-        await pilot.press("down", "b")
-        await settled(pilot, screen)
-        assert screen.view.base is not None
+        await on.press("down", "b")
         assert screen.view.base.name == "brave-fox"
         second = screen.view.cell("reward", screen.view.refs[0])
         assert first is not None
@@ -121,9 +108,9 @@ async def test_another_baseline_turns_the_deltas_round(store: Path) -> None:
         assert first.delta_best is not None
         assert second.delta_best is not None
         assert second.delta_best == pytest.approx(-first.delta_best)
-        assert "Δ to brave-fox" in frames.text(app)
+        assert "Δ to brave-fox" in on.text
         choose(screen, "reward")
-        await until(app, lambda: re.search(r"● calm-otter .* [−+]\.\d+ ", frames.text(app)))
+        await until(on.app, lambda: re.search(r"● calm-otter .* [−+]\.\d+ ", on.text))
 
 
 # -- runs of all kinds --------------------------------------------------------------------------
@@ -142,23 +129,20 @@ async def test_gaps_missing_metrics_and_early_ends_are_said(tmp_path: Path) -> N
     record(path, run_events(steps=6, seed=1), name="whole", seed=1)
     record(path, holes(run_events(steps=4, seed=2)), name="holes", seed=2)
     record(path, iter([started()]), name="begun", seed=3)
-    app = workbench(path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
+    async with walk(workbench(path)) as on:
+        screen = await opened(on)
         choose(screen, "reward")
-        await until(app, lambda: "│    reward " in frames.text(app))
-        text = frames.text(app)
+        await until(on.app, lambda: "│    reward " in on.text)
+        text = on.text
         assert re.search("✚ begun .*–", text)
         assert screen.view.x == 4
-        frames.check(app)
-        await pilot.press("down", "down", "end")
-        await settled(pilot, screen)
+        frames.check(on.app)
+        await on.press("down", "down", "end")
         assert screen.view.metric == "completions/mean_length"
-        frames.check(app)
-        await pilot.press("up")
-        await settled(pilot, screen)
+        frames.check(on.app)
+        await on.press("up")
         assert screen.view.metric == "kl"
-        assert re.search("■ holes .*–", frames.text(app))
+        assert re.search("■ holes .*–", on.text)
 
 
 async def test_a_live_run_keeps_moving(tmp_path: Path) -> None:
@@ -169,10 +153,9 @@ async def test_a_live_run_keeps_moving(tmp_path: Path) -> None:
     handle.put(started())
     for event in steps[:2]:
         handle.put(event)
-    app = workbench(path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until(app, lambda: len(refs_of(path)) == 2)
-        screen = await opened(app, pilot)
+    async with walk(workbench(path)) as on:
+        await until(on.app, lambda: len(refs_of(path)) == 2)
+        screen = await opened(on)
         for event in steps[2:5]:
             handle.put(event)
         live = screen.view.refs[1]
@@ -181,21 +164,19 @@ async def test_a_live_run_keeps_moving(tmp_path: Path) -> None:
             charts = screen.view.charts.charts
             return list(charts["reward"].series[live].values) if "reward" in charts else []
 
-        await until(app, lambda: len(values()) == 5)
+        await until(on.app, lambda: len(values()) == 5)
         assert values() == [event.metrics["reward"] for event in steps[:5]]
         assert screen.view.runs[1].step == 5
-        frames.check(app)
+        frames.check(on.app)
     handle.close()
 
 
 async def test_a_run_that_is_removed_leaves_the_others_their_marks(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
+    async with walk(workbench(store)) as on:
+        screen = await opened(on)
         fox = screen.view.refs[1]
         look = screen.view.marker(fox)
-        await pilot.press("x")
-        await settled(pilot, screen)
+        await on.press("x")
         assert [run.id for run in screen.view.runs] == [fox]
         assert screen.view.marker(fox) == look
 

@@ -19,69 +19,64 @@ from tests.app.compared import (
 )
 from tests.app.frames import LOOKS
 from tests.app.rest import until
+from tests.app.walk import walk
 
 
 @pytest.mark.parametrize(("size", "theme"), LOOKS)
 async def test_frames_are_whole_on_every_page_size_and_theme(
     size: tuple[int, int], theme: str, store: Path
 ) -> None:
-    app = workbench(store, theme)
-    async with app.run_test(size=size) as pilot:
-        screen = await opened(app, pilot)
-        frames.check(app)
-        assert "calm-otter" in frames.text(app)
+    async with walk(workbench(store, theme), size) as on:
+        await opened(on)
+        frames.check(on.app)
+        assert "calm-otter" in on.text
         for _ in range(5):
-            await pilot.press("right_square_bracket")
-            await settled(pilot, screen)
-            frames.check(app)
-        await pilot.press("z")
-        await settled(pilot, screen)
-        frames.check(app)
+            await on.press("right_square_bracket")
+            frames.check(on.app)
+        await on.press("z")
+        frames.check(on.app)
 
 
 async def test_the_mouse_does_what_keys_do(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
-        await pilot.click(RunsPanel, offset=(6, 3))
-        await pilot.pause()
-        assert screen.view.chosen is not None
+    async with walk(workbench(store)) as on:
+        screen = await opened(on)
+        await on.pilot.click(RunsPanel, offset=(6, 3))
+        await on.pilot.pause()
         assert screen.view.chosen.name == "brave-fox"
-        await pilot.click(CurvesPanel, offset=(68, 5))
-        await settled(pilot, screen)
+        await on.pilot.click(CurvesPanel, offset=(68, 5))
+        await settled(on, screen)
         assert screen.view.chart == 1
         assert screen.view.x == 0
-        await pilot.click(ComparePagePanel, offset=(30, 1))
-        await settled(pilot, screen)
+        await on.pilot.click(ComparePagePanel, offset=(30, 1))
+        await settled(on, screen)
         assert screen.view.page == "answers"
 
 
 async def test_copy_gives_the_focused_panel(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copied: list[str] = []
     monkeypatch.setattr(Workbench, "copy", lambda _, text: copied.append(text))
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
-        await pilot.press("y")
+    async with walk(workbench(store)) as on:
+        screen = await opened(on)
+        await on.press("y")
         screen.query_one(ComparePagePanel).focus()
-        await pilot.press("y")
+        await on.press("y")
         assert "calm-otter\t" in copied[0]
         assert "algorithm" not in copied[1]
         assert "reward" in copied[1]
 
 
 async def test_searching_keeps_matching_settings_and_metrics(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
-        await pilot.press("slash", *"clip")
-        await pilot.pause()
+    async with walk(workbench(store)) as on:
+        screen = await opened(on)
+        await on.press("slash", *"clip")
         assert {row.key.split("/")[0] for row in screen.view.rows} == {"clip_ratio", "completions"}
         # a metric is named in words, with its key, and found by both
-        await pilot.press("escape", "slash", *"without sig")
-        await until(app, lambda: [one.key for one in screen.view.rows] == ["frac_reward_zero_std"])
-        assert "groups without signal" in frames.text(app)
-        await pilot.press("escape")
+        await on.press("escape", "slash", *"without sig")
+        await until(
+            on.app, lambda: [one.key for one in screen.view.rows] == ["frac_reward_zero_std"]
+        )
+        assert "groups without signal" in on.text
+        await on.press("escape")
         assert "reward" in {row.key for row in screen.view.rows}
 
 
@@ -90,33 +85,31 @@ async def test_only_the_verdict_marks_what_is_better(
     size: tuple[int, int], store: Path, tmp_path: Path
 ) -> None:
     """Between these two runs nothing is told apart, whatever their rewards are."""
-    app = workbench(store)
-    async with app.run_test(size=size) as pilot:
-        screen = await opened(app, pilot)
+    async with walk(workbench(store), size) as on:
+        screen = await opened(on)
         for metric in screen.view.metrics:
             choose(screen, metric)
             for page in ("metrics", "ranking"):
                 screen.show_page(page)
-                await settled(pilot, screen)
-                text = frames.text(app)
+                await settled(on, screen)
+                text = on.text
                 assert not re.search(r"[▲▼★] ?[+−\d]|\d ★", text)
                 row = next(line for line in text.splitlines() if "│ ■ brave-fox" in line)
                 assert "tie −1.6 pt" in row
     path = sweep_of_settings(tmp_path, betas=(0.04, 0.4), seeds=3, steps=4)
-    app = workbench(path)
-    async with app.run_test(size=size) as pilot:
-        screen = await opened(app, pilot)
+    async with walk(workbench(path), size) as on:
+        screen = await opened(on)
         found = screen.view.comparison
         assert found is not None
         for metric in ("eval/accuracy", "reward", "eval/greedy/accuracy"):
             choose(screen, metric)
-            await settled(pilot, screen)
+            await settled(on, screen)
             ranking = ranking_of(found, metric)
             assert ranking is not None
             (other,) = [row for row in ranking.settings if row.test]
             assert other.test is not None
             sure = other.test.low > 0 or other.test.high < 0
-            rows = [line for line in frames.frame(app) if re.search(r"│.\S b0", line)]
+            rows = [line for line in on.lines if re.search(r"│.\S b0", line)]
             said = standing(other.test)
             assert ("tie" in said) is not sure
             # it stands once for each setting; its other seeds point to that row

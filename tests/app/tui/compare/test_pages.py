@@ -19,7 +19,6 @@ from grpo_tui.app.tui.screens.compare.render import (
     metric_cell,
     verdict,
 )
-from grpo_tui.app.tui.screens.compare.screen import CompareScreen
 from grpo_tui.app.tui.screens.compare.state import CompareView, load_comparison
 from grpo_tui.app.tui.screens.rollouts.screen import RolloutsScreen
 from grpo_tui.app.tui.screens.watch.screen import WatchScreen
@@ -37,27 +36,24 @@ from tests.app.compared import (
 from tests.app.rest import until
 from tests.app.script import algorithm, evaluation, started
 from tests.app.stored import record
+from tests.app.walk import walk
 
 
 async def test_metrics_are_chosen_from_a_list(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
-        await pilot.press("m")
-        await pilot.pause()
-        assert isinstance(app.screen, Picker)
-        picker = app.screen
-        app.screen.query_one(Input).focus()
-        await pilot.press(*"grad_norm")
-        await until(app, lambda: [one.value for one in picker.items] == ["grad_norm"])
-        await pilot.press("enter")
-        await settled(pilot, screen)
+    async with walk(workbench(store)) as on:
+        screen = await opened(on)
+        await on.press("m")
+        assert isinstance(on.screen, Picker)
+        picker = on.screen
+        on.screen.query_one(Input).focus()
+        await on.press(*"grad_norm")
+        await until(on.app, lambda: [one.value for one in picker.items] == ["grad_norm"])
+        await on.press("enter")
         assert screen.view.metric == "grad_norm"
-        assert "gradient norm" in frames.text(app)
-        await pilot.press("z")
-        await settled(pilot, screen)
-        assert "▸gradient norm" in frames.text(app)
-        assert "answer length" not in frames.text(app)
+        assert "gradient norm" in on.text
+        await on.press("z")
+        assert "▸gradient norm" in on.text
+        assert "answer length" not in on.text
 
 
 async def test_intervals_over_seeds_stay_within_what_is_possible(tmp_path: Path) -> None:
@@ -75,13 +71,12 @@ async def test_intervals_over_seeds_stay_within_what_is_possible(tmp_path: Path)
                 seed=seed,
                 algorithm=algorithm(beta=beta),
             )
-    app = workbench(path)
-    async with app.run_test(size=(80, 40)) as pilot:
-        screen = await opened(app, pilot)
+    async with walk(workbench(path), (80, 40)) as on:
+        screen = await opened(on)
         screen.show_page("metrics")
-        await settled(pilot, screen)
-        assert "groups without signal" in frames.text(app)  # whole, beside the intervals
-        assert re.search(r"94% \[.*, 100%\]", frames.text(app))
+        await settled(on, screen)
+        assert "groups without signal" in on.text  # whole, beside the intervals
+        assert re.search(r"94% \[.*, 100%\]", on.text)
         assert screen.view.charts.charts
         (chart, *_) = screen.view.charts.charts.values()
         (ends,) = {trace.columns[-1].high for runs, trace in chart.traces.items() if len(runs) > 1}
@@ -98,13 +93,14 @@ async def test_the_verdict_is_the_same_wherever_the_crosshair_is(tmp_path: Path)
             )
             events.append(evaluation(step, share, "during"))
         record(path, iter(events), name=f"run-{number}", algorithm=algorithm(beta=number))
-    app = workbench(path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
+    async with walk(workbench(path)) as on:
+        screen = await opened(on)
         said = verdict(screen.view)
         assert said.startswith("run-0 is better than run-1: ")
-        await pilot.press("home", "right")
-        await until(app, lambda: screen.view.comparison and screen.view.comparison.at == "step 1")
+        await on.press("home", "right")
+        await until(
+            on.app, lambda: screen.view.comparison and screen.view.comparison.at == "step 1"
+        )
         cell = screen.view.cell("reward", screen.view.refs[0])
         assert cell is not None
         assert cell.at == 0.2
@@ -113,13 +109,11 @@ async def test_the_verdict_is_the_same_wherever_the_crosshair_is(tmp_path: Path)
 
 
 async def test_answers_to_the_same_prompt_stand_side_by_side(store: Path) -> None:
-    app = workbench(store)
     reader = StoreReader(store)
-    async with app.run_test(size=(200, 60)) as pilot:
-        screen = await opened(app, pilot)
-        await pilot.press("n")
-        await settled(pilot, screen)
-        text = frames.text(app)
+    async with walk(workbench(store), (200, 60)) as on:
+        screen = await opened(on)
+        await on.press("n")
+        text = on.text
         assert "17 + 25 = ?" in text
         answers = screen.view.completions
         assert answers is not None
@@ -135,31 +129,26 @@ async def test_answers_to_the_same_prompt_stand_side_by_side(store: Path) -> Non
         assert " of 2 " not in text
         narrow = completions_lines(screen.view, 50, 20)
         assert "run 1 of 2" in "".join(part for part, _ in narrow[0])
-        await pilot.press("n")
-        await settled(pilot, screen)
-        assert "31 + 9 = ?" in frames.text(app)
-        await pilot.press("left", "left", "left")
-        await settled(pilot, screen)
-        assert screen.view.completions is not None
+        await on.press("n")
+        assert "31 + 9 = ?" in on.text
+        await on.press("left", "left", "left")
         later = screen.view.completions.groups[screen.view.refs[0]]
         assert later is not None
         assert later.step == 2
         screen.query_one(ComparePagePanel).focus()
-        await pilot.press("enter")
-        await pilot.pause()
-        assert isinstance(app.screen, RolloutsScreen)
+        await on.press("enter")
+        assert isinstance(on.screen, RolloutsScreen)
     reader.close()
 
 
 async def test_a_run_that_was_opened_from_here_leads_back(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
+    async with walk(workbench(store)) as on:
+        screen = await opened(on)
         screen.query_one(RunsPanel).focus()
-        await pilot.press("enter")
-        await until(app, lambda: isinstance(app.screen, WatchScreen))
-        await pilot.press("escape")
-        await until(app, lambda: app.screen is screen)
+        await on.press("enter")
+        await until(on.app, lambda: isinstance(on.screen, WatchScreen))
+        await on.press("escape")
+        await until(on.app, lambda: on.screen is screen)
 
 
 @pytest.mark.parametrize("size", [(80, 24), (200, 60)])
@@ -167,15 +156,13 @@ async def test_the_settings_of_a_sweep_are_rows_with_all_that_is_needed_to_decid
     size: tuple[int, int], tmp_path: Path
 ) -> None:
     path = sweep_of_settings(tmp_path, betas=(0.04, 0.1, 0.4), seeds=2, steps=4)
-    app = workbench(path)
-    async with app.run_test(size=size) as pilot:
-        await app.forward(CompareRequested(refs_of(path)))
-        screen = app.screen
-        assert isinstance(screen, CompareScreen)
-        await until(app, lambda: screen.view.charts.charts, app.frame_now)
-        await settled(pilot, screen)
-        frames.check(app)
-        text = frames.text(app)
+    async with walk(workbench(path), size) as on:
+        await on.app.forward(CompareRequested(refs_of(path)))
+        screen = on.screen
+        await on.until(lambda: screen.view.charts.charts)
+        await settled(on, screen)
+        frames.check(on.app)
+        text = on.text
         found = screen.view.comparison
         assert found is not None
         for row in ranking_rows(found.rankings[1], found):
@@ -195,7 +182,7 @@ async def test_the_settings_of_a_sweep_are_rows_with_all_that_is_needed_to_decid
         assert screen.view.bands
         panel = screen.query_one(ComparePagePanel)
         if size == (200, 60):  # the curves have the rows that the page leaves
-            await until(app, lambda: panel.outer_size.height - 1 <= (panel.height_needed() or 0))
+            await until(on.app, lambda: panel.outer_size.height - 1 <= (panel.height_needed() or 0))
 
 
 @pytest.mark.parametrize(
@@ -225,9 +212,8 @@ async def test_the_verdict_is_of_settings_and_of_the_evaluation_in_the_table(
     size: tuple[int, int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = sweep_of_settings(tmp_path, betas=(0.04, 0.4), seeds=2, steps=4)
-    app = workbench(path)
-    async with app.run_test(size=size) as pilot:
-        screen = await opened(app, pilot)
+    async with walk(workbench(path), size) as on:
+        screen = await opened(on)
         said = verdict(screen.view)
         assert "for beta 0.4 (2 seeds) over beta 0.04 (2 seeds)" in said
         assert "sampled 4 times, step 4" in said
@@ -239,17 +225,17 @@ async def test_the_verdict_is_of_settings_and_of_the_evaluation_in_the_table(
         assert list(map(float, means)) == pytest.approx(
             [sum(shares[2:]) / 2, sum(shares[:2]) / 2], abs=0.06
         )
-        frames.check(app)
-        assert "beta 0.4" in frames.text(app)
+        frames.check(on.app)
+        assert "beta 0.4" in on.text
         if size == (80, 24):  # the ranking is in the place of the curves
-            await pilot.press("left_square_bracket", "left_square_bracket")
+            await on.press("left_square_bracket", "left_square_bracket")
         # the greedy answers are told of where they are looked at
         greedy = replace(screen.view, chart=screen.view.metrics.index("eval/greedy/accuracy"))
         assert "greedy answers, step 4" in verdict(greedy)
         assert " Sampled answers: " in verdict(greedy)
         screen.view = greedy
-        await settled(pilot, screen)
-        assert "held-out accuracy, greedy" in frames.text(app)
+        await settled(on, screen)
+        assert "held-out accuracy, greedy" in on.text
     printed = " ".join(cli(capsys, *refs_of(path), "--all", "--db", str(path)).split())
     assert said in printed
     assert "eval/accuracy (sampled) ↑" in printed

@@ -22,6 +22,7 @@ from tests.app.compared import (
     workbench,
 )
 from tests.app.stored import record
+from tests.app.walk import walk
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
@@ -29,21 +30,22 @@ async def test_the_verdict_says_so_and_the_legend_has_its_values(
     size: tuple[int, int], tmp_path: Path
 ) -> None:
     """Where the short run ends, at step 5, the long one was not evaluated since step 0."""
-    app = workbench(evaluated_runs(tmp_path, ("short", 5, 100, 5), ("long", 30, 100, 10)))
-    async with app.run_test(size=size) as pilot:
-        screen = await opened(app, pilot)
-        frames.check(app)
+    async with walk(
+        workbench(evaluated_runs(tmp_path, ("short", 5, 100, 5), ("long", 30, 100, 10))), size
+    ) as on:
+        screen = await opened(on)
+        frames.check(on.app)
         told = " ".join(verdict(screen.view).split())
         assert "long is better than short" in told
         assert "Unequal training: long had 30 steps, short 5 steps. The key a compares" in told
-        text = frames.text(app)
+        text = on.text
         assert "Unequal training" in text
         # the value that the verdict is from, then the best one
         assert re.search("● short .* 33% @5 +33% @5 ", text)
         assert re.search("■ long .* 72% @30 +72% @30 ", text)
-        await pilot.press("left")  # from here on it is the value at the crosshair
-        await settled(pilot, screen)
-        assert re.search("■ long .* 25% @0 +72% @30 ", frames.text(app))
+        await on.press("left")  # from here on it is the value at the crosshair
+        await settled(on, screen)
+        assert re.search("■ long .* 25% @0 +72% @30 ", on.text)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from tests.app import frames
 from tests.app.compared import workbench
 from tests.app.new_run_kit import go_to, opened, write
 from tests.app.rest import until
+from tests.app.walk import walk
 
 
 @pytest.mark.parametrize("name", list(RECIPES))
@@ -50,56 +51,53 @@ async def test_a_path_is_offered_while_typing_and_taken_with_an_arrow(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text("", encoding="utf-8")
-    app = workbench(store)
-    async with app.run_test(size=(200, 60)) as pilot:
-        screen = await opened(app, pilot)
-        await go_to(pilot, screen, "rewards.functions")
-        await pilot.press("enter")
-        await write(pilot, "./mi")
-        await pilot.pause()
-        assert "./mine.py" in frames.text(app)
-        await pilot.press("right")
+    async with walk(workbench(store), (200, 60)) as on:
+        screen = await opened(on)
+        await go_to(on, screen, "rewards.functions")
+        await on.press("enter")
+        await write(on, "./mi")
+        await on.pilot.pause()
+        assert "./mine.py" in on.text
+        await on.press("right")
         assert screen.query_one(FormPanel).input.value == "./mine.py"
 
 
 async def test_a_list_is_filtered_by_typing_and_esc_ends_the_filter_first(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
-        await go_to(pilot, screen, "algorithm.recipe")
-        await pilot.press("enter", *"critic")
-        options = app.screen.query_one(OptionList)
-        await until(app, lambda: options.option_count == 1 and "ppo" in frames.text(app))
-        frames.check(app)
-        await pilot.press(*"zz")
-        await until(app, lambda: "nothing matches" in frames.text(app))
-        await pilot.press("enter", "escape")
-        await until(app, lambda: options.option_count == len(RECIPES))
-        picker = app.screen
+    async with walk(workbench(store)) as on:
+        screen = await opened(on)
+        await go_to(on, screen, "algorithm.recipe")
+        await on.press("enter", *"critic")
+        options = on.screen.query_one(OptionList)
+        await until(on.app, lambda: options.option_count == 1 and "ppo" in on.text)
+        frames.check(on.app)
+        await on.press(*"zz")
+        await until(on.app, lambda: "nothing matches" in on.text)
+        await on.press("enter", "escape")
+        await until(on.app, lambda: options.option_count == len(RECIPES))
+        picker = on.screen
         assert isinstance(picker, Picker)
         assert picker.item is not None
         assert picker.item.value == "grpo"
-        await pilot.press(*"dr-", "down", "up", "enter")
-        await until(app, lambda: app.screen is screen)
+        await on.press(*"dr-", "down", "up", "enter")
+        await until(on.app, lambda: on.screen is screen)
         assert screen.view.form.fields["algorithm.recipe"].text == "dr-grpo"
-        await pilot.press("enter", "escape")
-        assert app.screen is screen
+        await on.press("enter", "escape")
+        assert on.screen is screen
 
 
 async def test_a_function_takes_the_place_of_a_choice(store: Path, tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("def ranks(rewards_PG): ...")
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
-        await go_to(pilot, screen, "algorithm.signal")
-        await pilot.press("enter")
-        await until(app, lambda: isinstance(app.screen, Picker))
-        frames.check(app)
-        await pilot.press("end", "enter")
-        await until(app, lambda: screen.view.editing)
-        await write(pilot, f"{file}:ranks")
-        await pilot.press("enter")
+    async with walk(workbench(store)) as on:
+        screen = await opened(on)
+        await go_to(on, screen, "algorithm.signal")
+        await on.press("enter")
+        await until(on.app, lambda: isinstance(on.screen, Picker))
+        frames.check(on.app)
+        await on.press("end", "enter")
+        await until(on.app, lambda: screen.view.editing)
+        await write(on, f"{file}:ranks")
+        await on.press("enter")
         assert screen.view.form.fields["algorithm.signal"].text == f"{file}:ranks"
         assert not screen.view.form.errors
-        frames.check(app)
+        frames.check(on.app)

@@ -21,6 +21,7 @@ from tests.app.compared import workbench
 from tests.app.frames import LOOKS
 from tests.app.new_run_kit import EXAMPLES, go_to, opened, turn_to, write
 from tests.app.rest import until
+from tests.app.walk import walk
 from tests.engine.runs import write_world
 from tests.patience import PATIENCE
 
@@ -29,23 +30,21 @@ from tests.patience import PATIENCE
 async def test_frames_are_whole_at_every_size_and_theme_on_every_page(
     size: tuple[int, int], theme: str, store: Path
 ) -> None:
-    app = workbench(store, theme)
-    async with app.run_test(size=size) as pilot:
-        screen = await opened(app, pilot)
-        frames.check(app)
-        assert "model.path" in frames.text(app)
+    async with walk(workbench(store, theme), size) as on:
+        screen = await opened(on)
+        frames.check(on.app)
+        assert "model.path" in on.text
         screen.view = replace(screen.view, examples=EXAMPLES)
         for page in PAGE:
-            await turn_to(pilot, screen, page)
-            frames.check(app)
+            await turn_to(on, screen, page)
+            frames.check(on.app)
             assert screen.query_one("#page").has_focus
-        await pilot.press("escape")
+        await on.press("escape")
         assert screen.query_one("#settings").has_focus
         for key in ("enter", "L"):
-            await pilot.press(key)
-            await pilot.pause()
-            frames.check(app)
-            await pilot.press("escape")
+            await on.press(key)
+            frames.check(on.app)
+            await on.press("escape")
 
 
 @pytest.mark.slow
@@ -53,12 +52,10 @@ async def test_by_keys_alone_from_the_preset_to_a_run_with_another_beta(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(write_world(tmp_path))  # use short names: the dialog wraps long ones
-    app = Workbench(tmp_path / "grpo.db")
-    async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("2")
-        screen = app.screen
-        assert isinstance(screen, NewRunScreen)
-        await pilot.press("enter", "enter")
+    async with walk(Workbench(tmp_path / "grpo.db")) as on:
+        await on.press("2")
+        screen = on.screen
+        await on.press("enter", "enter")
         changes = {
             "model.path": "./model",
             "task.name": "./problems.jsonl",
@@ -71,22 +68,22 @@ async def test_by_keys_alone_from_the_preset_to_a_run_with_another_beta(
             "evaluation.problems": "2",
         }
         for path, text in changes.items():
-            await go_to(pilot, screen, path)
-            await pilot.press("enter")
-            await write(pilot, text)
-            await pilot.press("enter")
+            await go_to(on, screen, path)
+            await on.press("enter")
+            await write(on, text)
+            await on.press("enter")
         assert set(screen.view.form.changed) == set(changes)
-        assert "… checking" in frames.text(app)
+        assert "… checking" in on.text
         monkeypatch.setattr(NewRunScreen, "REHEARSE_S", 0.05)
         screen.try_settings()
-        await until(app, lambda: "✓ ready" in frames.text(app))
-        await pilot.press("L")
-        await until(app, lambda: "2 steps of 2 × 4" in frames.text(app))
-        await pilot.press("enter")  # the first answer: here
-        await until(app, lambda: app.live is not None)
-        await until(app, lambda: not app.bridge.running and app.live is None)
-        await until(app, lambda: "complete after 2 steps" in frames.text(app))
-    assert app.bridge.wait(PATIENCE)
+        await until(on.app, lambda: "✓ ready" in on.text)
+        await on.press("L")
+        await until(on.app, lambda: "2 steps of 2 × 4" in on.text)
+        await on.press("enter")  # the first answer: here
+        await until(on.app, lambda: on.app.live is not None)
+        await until(on.app, lambda: not on.app.bridge.running and on.app.live is None)
+        await until(on.app, lambda: "complete after 2 steps" in on.text)
+    assert on.app.bridge.wait(PATIENCE)
     with closing(StoreReader(tmp_path / "grpo.db")) as reader:
         (run,) = reader.runs()
         assert run.status == "completed"
@@ -97,103 +94,91 @@ async def test_by_keys_alone_from_the_preset_to_a_run_with_another_beta(
 async def test_all_settings_are_listed_by_section_and_the_cursor_stays_in_view(
     store: Path,
 ) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(80, 24)) as pilot:
-        screen = await opened(app, pilot)
+    async with walk(workbench(store), (80, 24)) as on:
+        screen = await opened(on)
         assert [row.path for row in screen.view.rows] == list(MAIN)
-        await pilot.press("slash", "enter")
+        await on.press("slash", "enter")
         assert len(screen.view.rows) == len(screen.view.form.fields)
         assert {row.section for row in screen.view.rows} > {"run", "model", "task", "rewards"}
         for _ in range(3):
-            await pilot.press("pagedown")
-            await pilot.pause()
-            assert screen.view.row is not None
-            assert screen.view.row.path.rpartition(".")[2] in frames.text(app)
-            frames.check(app)
-        await pilot.press("end")
-        await pilot.pause()
-        assert screen.view.rows[-1].path.rpartition(".")[2] in frames.text(app)
-        await pilot.press("escape")
+            await on.press("pagedown")
+            assert screen.view.row.path.rpartition(".")[2] in on.text
+            frames.check(on.app)
+        await on.press("end")
+        assert screen.view.rows[-1].path.rpartition(".")[2] in on.text
+        await on.press("escape")
         assert [row.path for row in screen.view.rows] == list(MAIN)
-        await pilot.press("slash", *"beta", "enter")
+        await on.press("slash", *"beta", "enter")
         assert len(screen.view.rows) < len(MAIN)
-        await pilot.press("escape")
-        await pilot.pause()
+        await on.press("escape")
         assert [row.path for row in screen.view.rows] == list(MAIN)
 
 
 async def test_what_is_wrong_is_said_while_typing_and_nothing_is_launched(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40), notifications=True) as pilot:
-        screen = await opened(app, pilot)
-        await go_to(pilot, screen, "rollout.temperature")
-        await pilot.press("enter")
-        await write(pilot, "-1")
-        text = frames.text(app)
+    async with walk(workbench(store), notifications=True) as on:
+        screen = await opened(on)
+        await go_to(on, screen, "rollout.temperature")
+        await on.press("enter")
+        await write(on, "-1")
+        text = on.text
         assert "✗ must be a number > 0 and ≤ 10, such as 1; got -1" in text
         assert "1 to fix" in text
-        frames.check(app)
+        frames.check(on.app)
         # the other launch key works inside the field as well, and is refused
-        await pilot.press("f5")
+        await on.press("f5")
         await until(
-            app,
-            lambda: "to fix first" in frames.text(app),
+            on.app,
+            lambda: "to fix first" in on.text,
         )
-        assert app.screen is screen
+        assert on.screen is screen
         assert screen.view.cursor == "rollout.temperature"
-        await pilot.press("backspace")
+        await on.press("backspace")
         assert not screen.view.errors
-        await pilot.press("L")
-        assert app.screen is not screen
+        await on.press("L")
+        assert on.screen is not screen
 
 
 async def test_a_recipe_that_the_settings_exclude_is_refused_in_its_rules_words(
     store: Path,
 ) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
+    async with walk(workbench(store)) as on:
+        screen = await opened(on)
         screen.change(screen.view.form.type("algorithm.passes", "3"))
         screen.view = replace(screen.view, cursor="algorithm.recipe")
-        await pilot.press("enter")
-        assert isinstance(app.screen, Picker)
-        await pilot.press("home")
-        await pilot.pause()
-        text = frames.text(app)
+        await on.press("enter")
+        assert isinstance(on.screen, Picker)
+        await on.press("home")
+        text = on.text
         assert "REINFORCE" in text
         assert "ratio=none is right for fresh samples only" in text
         assert re.search(r"signal +\w+ .*\n.*ratio +none", text, re.DOTALL)
-        frames.check(app)
-        await pilot.press("enter")
-        await pilot.pause()
+        frames.check(on.app)
+        await on.press("enter")
         assert list(screen.view.errors) == ["algorithm.recipe"]
-        await pilot.press("u", "ctrl+z")
+        await on.press("u", "ctrl+z")
         assert not screen.view.form.changed
 
 
 async def test_clone_from_runs_shows_exactly_the_setting_that_differs(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until(app, lambda: "calm-otter" in frames.text(app))
-        await pilot.press("c")
-        await until(app, lambda: "cloned run" in frames.text(app))
-        screen = app.screen
-        assert isinstance(screen, NewRunScreen)
+    async with walk(workbench(store)) as on:
+        await until(on.app, lambda: "calm-otter" in on.text)
+        await on.press("c")
+        await until(on.app, lambda: "cloned run" in on.text)
+        screen = on.screen
         assert not screen.view.form.changed
-        await go_to(pilot, screen, "algorithm.beta")
-        await pilot.press("enter")
-        await write(pilot, "0.2")
-        await pilot.press("enter")
-        await pilot.pause()
+        await go_to(on, screen, "algorithm.beta")
+        await on.press("enter")
+        await write(on, "0.2")
+        await on.press("enter")
         assert screen.view.form.changed == ("algorithm.beta",)
         assert [row.path for row in screen.view.rows if row.changed] == ["algorithm.beta"]
-        text = frames.text(app)
+        text = on.text
         assert "1 changed" in text
         assert "← 0.04" in text
-        frames.check(app)
-        await pilot.press("L")
-        assert "Differs from calm-otter: algorithm.beta." in frames.text(app)
-        await pilot.press("escape", "backspace")
+        frames.check(on.app)
+        await on.press("L")
+        assert "Differs from calm-otter: algorithm.beta." in on.text
+        await on.press("escape", "backspace")
         assert not screen.view.form.changed
 
 
@@ -201,28 +186,25 @@ async def test_the_settings_are_saved_as_yaml_and_an_old_file_is_not_lost(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await opened(app, pilot)
-        await pilot.press("w", "enter")
-        await pilot.pause()
+    async with walk(workbench(store)) as on:
+        await opened(on)
+        await on.press("w", "enter")
         assert read_yaml(tmp_path / "starter.yaml")["algorithm"]["passes"] == 2
         (tmp_path / "mine.yaml").write_text("old")
-        await pilot.press("w")
-        await write(pilot, "mine.yaml")
-        await pilot.press("enter")
-        await until(app, lambda: "exists already" in app.notices[-1].text)
+        await on.press("w")
+        await write(on, "mine.yaml")
+        await on.press("enter")
+        await until(on.app, lambda: "exists already" in on.told)
         assert (tmp_path / "mine.yaml").read_text() == "old"
 
 
 @pytest.mark.slow
 async def test_a_run_can_be_queued_and_says_so(tmp_path: Path) -> None:
     path = tmp_path / "grpo.db"
-    app = workbench(path)
-    async with app.run_test(size=(120, 40), notifications=True) as pilot:
-        await opened(app, pilot)
-        await pilot.press("L", "q")
-        await until(app, lambda: "waits in the queue" in frames.text(app))
+    async with walk(workbench(path), notifications=True) as on:
+        await opened(on)
+        await on.press("L", "q")
+        await until(on.app, lambda: "waits in the queue" in on.text)
     with closing(StoreReader(path)) as reader:
         (item,) = reader.queue()
         assert item.name == "starter"
@@ -232,37 +214,35 @@ async def test_a_run_can_be_queued_and_says_so(tmp_path: Path) -> None:
 async def test_while_a_run_goes_on_here_only_the_queue_and_detached_are_offered(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await opened(app, pilot)
-        monkeypatch.setattr(type(app.bridge), "running", True)
-        app.bridge.name = "busy-bee"
-        await pilot.press("L")
-        text = frames.text(app)
+    async with walk(workbench(store)) as on:
+        await opened(on)
+        monkeypatch.setattr(type(on.app.bridge), "running", True)
+        on.app.bridge.name = "busy-bee"
+        await on.press("L")
+        text = on.text
         assert "busy-bee trains in this process" in text
         assert "trains in this process; Watch opens" not in text
         assert "into the queue" in text
         assert "in parallel with busy-bee" in text
-        frames.check(app)
+        frames.check(on.app)
         monkeypatch.undo()
 
 
 async def test_a_page_is_copied_as_text_and_of_the_prompts_the_chosen_one(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
+    async with walk(workbench(store)) as on:
+        screen = await opened(on)
         (example,) = EXAMPLES["examples"]
         other = {**example, "text": "say\n\x1b[31mred"}
         screen.view = replace(screen.view, examples={**EXAMPLES, "examples": [example, other]})
         panel = screen.query_one(FormPagePanel)
         assert panel.copy_text().splitlines()[0].startswith("answers")
-        await turn_to(pilot, screen, "prompts")
+        await turn_to(on, screen, "prompts")
         assert panel.copy_text() == "1 + 2 = ?"
-        await pilot.press("n")
+        await on.press("n")
         assert panel.copy_text().startswith("say\n")
         assert "\x1b" not in panel.copy_text()
-        await pilot.press("p", "p")
+        await on.press("p", "p")
         assert screen.view.example == 1
         for page in PAGE:
-            await turn_to(pilot, screen, page)
+            await turn_to(on, screen, page)
             assert panel.copy_text()

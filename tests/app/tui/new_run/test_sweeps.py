@@ -22,6 +22,7 @@ from tests.app import frames
 from tests.app.compared import workbench
 from tests.app.new_run_kit import go_to, opened, write
 from tests.app.rest import until
+from tests.app.walk import walk
 
 
 def form(**edits: str) -> RunForm:
@@ -115,23 +116,22 @@ async def test_a_sweep_is_typed_launched_and_queued(
     monkeypatch.setattr(launch, "start_queue_worker", started.append)
     monkeypatch.setattr(ready, "require_apart", lambda configs, later: ())  # noqa: ARG005
     path = tmp_path / "grpo.db"
-    app = workbench(path)
-    async with app.run_test(size=(80, 24), notifications=True) as pilot:
-        screen = await opened(app, pilot)
+    async with walk(workbench(path), (80, 24), notifications=True) as on:
+        screen = await opened(on)
         for setting, text in (("algorithm.beta", "0.04,0.4"), ("seeds", "2")):
-            await go_to(pilot, screen, setting)
-            await pilot.press("enter")
-            await write(pilot, text)
-            await pilot.press("enter", "escape")
-        await until(app, lambda: "4 runs" in frames.text(app))
-        frames.check(app)
-        await pilot.press("L")
-        await until(app, lambda: "start the sweep" in frames.text(app))
-        assert "4 runs" in frames.text(app)
-        frames.check(app)
-        await pilot.press("s")
-        await until(app, lambda: "4 runs of starter" in frames.text(app))
-        await until(app, lambda: "4 in the queue (Q)" in frames.text(app))  # on Runs
+            await go_to(on, screen, setting)
+            await on.press("enter")
+            await write(on, text)
+            await on.press("enter", "escape")
+        await until(on.app, lambda: "4 runs" in on.text)
+        frames.check(on.app)
+        await on.press("L")
+        await until(on.app, lambda: "start the sweep" in on.text)
+        assert "4 runs" in on.text
+        frames.check(on.app)
+        await on.press("s")
+        await until(on.app, lambda: "4 runs of starter" in on.text)
+        await until(on.app, lambda: "4 in the queue (Q)" in on.text)  # on Runs
     assert started == [path]
     with closing(StoreReader(path)) as reader:
         items = reader.queue()
@@ -140,14 +140,13 @@ async def test_a_sweep_is_typed_launched_and_queued(
 
 
 async def test_several_values_marked_in_a_list_make_a_sweep(tmp_path: Path) -> None:
-    app = workbench(tmp_path / "grpo.db")
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
-        await go_to(pilot, screen, "algorithm.trust")
-        await pilot.press("enter", "home", "down", "space", "down", "space", "enter")
-        await until(app, lambda: app.screen is screen)
+    async with walk(workbench(tmp_path / "grpo.db")) as on:
+        screen = await opened(on)
+        await go_to(on, screen, "algorithm.trust")
+        await on.press("enter", "home", "down", "space", "down", "space", "enter")
+        await until(on.app, lambda: on.screen is screen)
         values = screen.view.form.axes["algorithm.trust"]
         assert len(values) == 2
-        await pilot.press("u")
+        await on.press("u")
         assert isinstance(screen.view, NewRunView)
         assert screen.view.form.axes == {}

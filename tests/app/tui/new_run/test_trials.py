@@ -19,6 +19,7 @@ from tests.app.compared import workbench
 from tests.app.new_run_kit import opened, turn_to, write
 from tests.app.rest import until
 from tests.app.script import HOSTILE
+from tests.app.walk import walk
 from tests.engine.runs import write_world
 from tests.patience import PATIENCE
 
@@ -33,56 +34,51 @@ async def test_without_mlx_the_extra_is_named_and_editing_and_queueing_go_on(
         return {"problems": [], "now": now, "fetches": []} if method == "ready" else {}
 
     monkeypatch.setattr(TrialProcess, "request", request)
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
-        await until(app, lambda: "▲ Install the extra 'cpu'" in frames.text(app))
-        assert "cannot start now" in frames.text(app)
-        await pilot.press("L")
-        text = frames.text(app)
+    async with walk(workbench(store)) as on:
+        screen = await opened(on)
+        await until(on.app, lambda: "▲ Install the extra 'cpu'" in on.text)
+        assert "cannot start now" in on.text
+        await on.press("L")
+        text = on.text
         assert "into the queue" in text
         assert "detached" not in text
-        await pilot.press("escape")
+        await on.press("escape")
         screen.view = replace(screen.view, cursor="seed")
-        await pilot.press("enter")
-        await write(pilot, "7")
+        await on.press("enter")
+        await write(on, "7")
         assert screen.view.form.changed == ("seed",)
 
 
 async def test_another_preset_can_be_taken_back(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
+    async with walk(workbench(store)) as on:
+        screen = await opened(on)
         screen.view = replace(screen.view, cursor="steps")
-        await pilot.press("enter")
-        await write(pilot, "9")
-        await pilot.press("enter", "home", "enter", "down", "down", "enter")
-        await pilot.pause()
+        await on.press("enter")
+        await write(on, "9")
+        await on.press("enter", "home", "enter", "down", "down", "enter")
         assert screen.view.form.origin.name == "smollm2-gsm"
         assert not screen.view.form.changed
-        await pilot.press("u")
+        await on.press("u")
         assert screen.view.form.origin.name == "starter"
         assert screen.view.form.changed == ("steps",)
 
 
 async def test_what_is_typed_is_kept_and_the_mouse_edits(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
-        await pilot.press("down", "enter")
-        await write(pilot, "here")
-        await pilot.press("escape")
+    async with walk(workbench(store)) as on:
+        screen = await opened(on)
+        await on.press("down", "enter")
+        await write(on, "here")
+        await on.press("escape")
         assert screen.query_one("#settings").has_focus
         assert screen.view.form.fields["model.path"].text == "here"
-        await pilot.click("#settings", offset=(10, 9))
+        await on.pilot.click("#settings", offset=(10, 9))
         assert screen.view.cursor == "steps"
-        await pilot.double_click("#settings", offset=(10, 9))
-        await pilot.pause()
+        await on.pilot.double_click("#settings", offset=(10, 9))
+        await on.pilot.pause()
         assert screen.view.editing
 
 
 async def test_hostile_texts_of_task_files_are_shown_harmlessly(store: Path) -> None:
-    app = workbench(store)
     examples = [
         {
             "key": text[:300],
@@ -96,8 +92,8 @@ async def test_hostile_texts_of_task_files_are_shown_harmlessly(store: Path) -> 
         for text in HOSTILE
     ]
     row = {"name": HOSTILE[0], "weight": 1.0, "value": 0.5, "reason": HOSTILE[2], "failed": False}
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
+    async with walk(workbench(store)) as on:
+        screen = await opened(on)
         for place in range(0, len(HOSTILE), 3):
             screen.view = replace(
                 screen.view,
@@ -112,8 +108,8 @@ async def test_hostile_texts_of_task_files_are_shown_harmlessly(store: Path) -> 
                 memory={"problem": HOSTILE[0]},
             )
             for page in ("prompts", "try", "cost"):
-                await turn_to(pilot, screen, page)
-                frames.check(app)
+                await turn_to(on, screen, page)
+                frames.check(on.app)
 
 
 @pytest.mark.slow
@@ -122,30 +118,29 @@ async def test_example_prompts_memory_and_rewards_show_what_the_trial_gave(
 ) -> None:
     monkeypatch.setattr(NewRunScreen, "REHEARSE_S", 0.05)
     world = write_world(tmp_path)
-    app = workbench(tmp_path / "grpo.db")
-    async with app.run_test(size=(200, 60)) as pilot:
-        screen = await opened(app, pilot)
+    async with walk(workbench(tmp_path / "grpo.db"), (200, 60)) as on:
+        screen = await opened(on)
         form = screen.view.form.type("model.path", f"{world}/model")
         form = form.type("task.name", f"{world}/problems.jsonl")
         form = form.type("rewards.functions", f"{world}/rewards.py:letters")
         screen.change(form.type("rewards.weights", "1"))
-        await until(app, lambda: "peak" in screen.view.memory and not screen.view.activity)
-        assert "weights" in frames.text(app)
-        await turn_to(pilot, screen, "prompts")
-        text = frames.text(app)
+        await until(on.app, lambda: "peak" in screen.view.memory and not screen.view.activity)
+        assert "weights" in on.text
+        await turn_to(on, screen, "prompts")
+        text = on.text
         assert "20 problems to train on, 20 held out" in text
         assert "1 of 3" in text
-        await turn_to(pilot, screen, "try")
-        await pilot.press("enter", "a", "b", "c")
-        await until(app, lambda: bool(screen.view.scores))
-        assert "letters" in frames.text(app)
+        await turn_to(on, screen, "try")
+        await on.press("enter", "a", "b", "c")
+        await until(on.app, lambda: bool(screen.view.scores))
+        assert "letters" in on.text
         # three letters of twelve
         assert screen.view.scores["total"] == 0.25
-        frames.check(app)
+        frames.check(on.app)
         screen.change(form.type("rewards.functions", "no/such.py:letters"))
-        await until(app, lambda: "problem" in screen.view.scores)
+        await until(on.app, lambda: "problem" in screen.view.scores)
         screen.change(form)
-        await until(app, lambda: screen.view.scores.get("total") == 0.25)
+        await until(on.app, lambda: screen.view.scores.get("total") == 0.25)
 
 
 async def test_what_was_refused_is_tried_again_when_it_is_launched(
@@ -159,19 +154,18 @@ async def test_what_was_refused_is_tried_again_when_it_is_launched(
         return {"problems": dict(refused), "now": "", "fetches": []} if method == "ready" else {}
 
     monkeypatch.setattr(TrialProcess, "request", request)
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
+    async with walk(workbench(store)) as on:
+        screen = await opened(on)
         screen.try_settings()
-        await until(app, lambda: "1 to fix" in frames.text(app))
+        await until(on.app, lambda: "1 to fix" in on.text)
         refused["rewards.functions"] = "mine.py: there is no function length"
-        await pilot.press("L")
-        await until(app, lambda: "length" in screen.view.errors["rewards.functions"])
+        await on.press("L")
+        await until(on.app, lambda: "length" in screen.view.errors["rewards.functions"])
         refused.clear()
-        await pilot.press("L")
-        await until(app, lambda: "✓ ready" in frames.text(app))
-        await pilot.press("L")
-        await until(app, lambda: "into the queue" in frames.text(app))
+        await on.press("L")
+        await until(on.app, lambda: "✓ ready" in on.text)
+        await on.press("L")
+        await until(on.app, lambda: "into the queue" in on.text)
 
 
 async def test_a_mended_file_is_tried_again_by_itself_and_by_the_launch(
@@ -186,21 +180,20 @@ async def test_a_mended_file_is_tried_again_by_itself_and_by_the_launch(
         return {"problems": broken, "now": "", "fetches": []} if method == "ready" else {}
 
     monkeypatch.setattr(TrialProcess, "request", request)
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
+    async with walk(workbench(store)) as on:
+        screen = await opened(on)
         screen.change(screen.view.form.type("rewards.functions", f"{file}:brevity"))
-        await until(app, lambda: "1 to fix" in frames.text(app))
-        await until(app, lambda: file in screen._written)
+        await until(on.app, lambda: "1 to fix" in on.text)
+        await until(on.app, lambda: file in screen._written)
         file.write_text("mended")
-        await until(app, lambda: "✓ ready" in frames.text(app))
+        await until(on.app, lambda: "✓ ready" in on.text)
         file.write_text("broken")
-        await until(app, lambda: "1 to fix" in frames.text(app))
+        await until(on.app, lambda: "1 to fix" in on.text)
         for timer in [timer for timer in screen._timers if timer.name == "files"]:
             timer.stop()  # from here on only the launch looks
         file.write_text("mended")
-        await pilot.press("L")
-        await until(app, lambda: "into the queue" in frames.text(app))
+        await on.press("L")
+        await until(on.app, lambda: "into the queue" in on.text)
 
 
 async def test_a_result_of_other_settings_says_nothing_about_those_of_now(
@@ -216,18 +209,17 @@ async def test_a_result_of_other_settings_says_nothing_about_those_of_now(
         return {"problems": [], "now": "", "fetches": []} if method == "ready" else {}
 
     monkeypatch.setattr(TrialProcess, "request", request)
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
+    async with walk(workbench(store)) as on:
+        screen = await opened(on)
         screen.try_settings()
         await begun.wait()
         screen.change(screen.view.form.type("seed", "7"))
         assert screen.view.ready == {}
         release.set()
-        await until(app, lambda: "✓ ready" in frames.text(app))
-        await pilot.press("end", "enter", "escape", "u")  # nothing is typed
-        await pilot.pause()
-        assert "✓ ready" in frames.text(app)
+        await until(on.app, lambda: "✓ ready" in on.text)
+        await on.press("end", "enter", "escape", "u")  # nothing is typed
+        await on.pilot.pause()
+        assert "✓ ready" in on.text
 
 
 @pytest.mark.slow

@@ -2,12 +2,11 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from textual.pilot import Pilot
 
 from grpo_tui.app.text.numbers import short
-from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.picker import Picker
 from grpo_tui.app.tui.screens.watch.panels import Curves
 from grpo_tui.app.tui.screens.watch.render import phase_line
@@ -18,6 +17,7 @@ from tests.app import frames
 from tests.app.frames import LOOKS
 from tests.app.rest import until
 from tests.app.stored import record, run_events, workbench
+from tests.app.walk import Walk, walk
 
 STEPS = 40
 
@@ -29,14 +29,13 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-async def opened(app: Workbench, pilot: Pilot[int], *keys: str) -> Curves:
+async def opened(on: Walk, *keys: str) -> Any:
     """The curves of Watch, after some keys."""
-    await until(app, lambda: app.screen.snapshot.step == STEPS)  # type: ignore[attr-defined]
-    assert isinstance(app.screen, WatchScreen)
-    curves = app.screen.query_one(Curves)
+    await until(on.app, lambda: on.screen.snapshot.step == STEPS)
+    assert isinstance(on.screen, WatchScreen)
+    curves = on.screen.query_one(Curves)
     curves.focus()
-    await pilot.press(*keys)
-    await pilot.pause()
+    await on.press(*keys)
     return curves
 
 
@@ -51,25 +50,23 @@ def values_of(store: Path, key: str) -> dict[int, float]:
 async def test_a_chart_is_drawn_alone_and_the_others_are_an_arrow_away(
     size: tuple[int, int], theme: str, store: Path
 ) -> None:
-    app = workbench(store, theme)
-    async with app.run_test(size=size) as pilot:
-        curves = await opened(app, pilot, "z", "down")
-        frames.check(app)
-        assert app.screen.maximized is curves
+    async with walk(workbench(store, theme), size) as on:
+        curves = await opened(on, "z", "down")
+        frames.check(on.app)
+        assert on.screen.maximized is curves
         assert curves.chosen is not None
         assert curves.chosen.keys == ("kl",)
-        assert "answer length" not in frames.text(app)
-        await pilot.press("z")
-        assert app.screen.maximized is None
-        await until(app, lambda: "groups" in frames.text(app))
+        assert "answer length" not in on.text
+        await on.press("z")
+        assert on.screen.maximized is None
+        await until(on.app, lambda: "groups" in on.text)
 
 
 async def test_the_reward_alone_keeps_its_functions(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await opened(app, pilot, "z")
-        frames.check(app)
-        lines = frames.frame(app)
+    async with walk(workbench(store), (80, 24)) as on:
+        await opened(on, "z")
+        frames.check(on.app)
+        lines = on.lines
         for name, weight in (("accuracy", 1.0), ("format", 0.1)):
             first = short(values_of(store, f"rewards/{name}/mean")[1])
             line = next(line for line in lines if f"━ {name} ×{short(weight)}" in line)
@@ -77,32 +74,30 @@ async def test_the_reward_alone_keeps_its_functions(store: Path) -> None:
 
 
 async def test_every_metric_can_be_searched_for_and_drawn(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        curves = await opened(app, pilot, "m")
-        await until(app, lambda: isinstance(app.screen, Picker))
-        picker = app.screen
+    async with walk(workbench(store)) as on:
+        curves = await opened(on, "m")
+        await until(on.app, lambda: isinstance(on.screen, Picker))
+        picker = on.screen
         assert isinstance(picker, Picker)
         reader = StoreReader(store)
         trained = {key for key in reader.metric_keys(1) if not key.startswith("eval/")}
         assert trained <= {item.value for item in picker.items}
         reader.close()
-        await pilot.press(*"diversity")  # an everyday word
-        await until(app, lambda: "entropy" in {item.value for item in picker.items})
+        await on.press(*"diversity")  # an everyday word
+        await until(on.app, lambda: "entropy" in {item.value for item in picker.items})
         assert "reward" not in {item.value for item in picker.items}
-        await pilot.press(*["backspace"] * 9, *"max_len", "enter")
-        await until(app, lambda: app.screen.maximized is curves)
+        await on.press(*["backspace"] * 9, *"max_len", "enter")
+        await until(on.app, lambda: on.screen.maximized is curves)
         assert curves.chosen is not None
         assert curves.chosen.keys == ("completions/max_length",)
-        await pilot.press("z")
+        await on.press("z")
         assert curves.chosen.keys == ("completions/max_length",)
-        frames.check(app)
+        frames.check(on.app)
 
 
 async def test_the_cursor_stays_on_its_chart_and_begins_anew_in_another_run(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        curves = await opened(app, pilot)
+    async with walk(workbench(store)) as on:
+        curves = await opened(on)
         state = curves.state
         series = {key: item for key, item in state.snapshot.series.items() if key != "kl"}
         curves.go_to("loss")
@@ -117,9 +112,8 @@ async def test_the_cursor_stays_on_its_chart_and_begins_anew_in_another_run(stor
 
 
 async def test_the_slowest_phase_is_never_cut(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        snapshot = (await opened(app, pilot)).snapshot
+    async with walk(workbench(store)) as on:
+        snapshot = (await opened(on)).snapshot
     for width in range(60, 140):
         line = phase_line(snapshot, 0.0, width)
         assert cells(line) <= width
@@ -127,9 +121,8 @@ async def test_the_slowest_phase_is_never_cut(store: Path) -> None:
 
 
 async def test_the_time_of_the_phase_is_not_cut_while_a_run_is_paused(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        snapshot = (await opened(app, pilot)).snapshot
+    async with walk(workbench(store)) as on:
+        snapshot = (await opened(on)).snapshot
     ended = {"generate": 12.0, "score": 0.1, "logprobs": 1.2}
     board = replace(
         snapshot.board, phase="update", phase_seconds=ended, phase_started=1.0, done=3, total=4
@@ -144,9 +137,8 @@ async def test_the_time_of_the_phase_is_not_cut_while_a_run_is_paused(store: Pat
 async def test_a_run_that_failed_in_its_first_step_is_not_said_to_have_taken_no_time(
     store: Path,
 ) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        snapshot = (await opened(app, pilot)).snapshot
+    async with walk(workbench(store)) as on:
+        snapshot = (await opened(on)).snapshot
     for elapsed, after in ((0.0, False), (40.0, True)):
         failed = replace(snapshot, status="failed", elapsed=elapsed)
         text = "".join(text for text, _ in phase_line(failed, 0.0, 80))

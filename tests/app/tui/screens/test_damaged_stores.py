@@ -8,13 +8,12 @@ from grpo_engine import events as ev
 from grpo_engine.config.parse import build
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.preferences import Preferences
-from grpo_tui.app.tui.screens.runs.screen import RunsScreen
 from grpo_tui.experiments.record.recorder import start_run
-from tests.app import frames
 from tests.app.rest import until
 from tests.app.script import CONFIG
 from tests.app.stored import run_events
 from tests.app.tui.screens.test_hostile import KEYS, OBEYED
+from tests.app.walk import walk
 from tests.experiments.damage import DAMAGED, EDITED, damage, edited
 
 EDITS = {
@@ -67,16 +66,16 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def test_a_store_edited_by_hand_ends_no_screen(
     store: Path, tmp_path: Path, name: str
 ) -> None:
-    app = Workbench(edited(store, tmp_path, *EDITS[name]), preferences=Preferences())
-    async with app.run_test(size=(120, 40), notifications=True) as pilot:
-        screen = app.screen
-        assert isinstance(screen, RunsScreen)
+    async with walk(
+        Workbench(edited(store, tmp_path, *EDITS[name]), preferences=Preferences()),
+        notifications=True,
+    ) as on:
+        screen = on.screen
         screen.action_switch("archived")  # whether a run is archived cannot be read either
-        await until(app, lambda: len(screen.view.runs) == 2 and screen.view.preview is not None)
+        await until(on.app, lambda: len(screen.view.runs) == 2 and screen.view.preview is not None)
         if name not in ("texts", "infinite numbers"):  # which can be read
-            await until(app, lambda: "is damaged: " in frames.text(app))
+            await until(on.app, lambda: "is damaged: " in on.text)
         for key in KEYS:
-            await pilot.press(key)
-            await pilot.pause()
-            assert not any(sign in frames.text(app) for sign in OBEYED)
+            await on.press(key)
+            assert not any(sign in on.text for sign in OBEYED)
             assert not screen.view.problem

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from textual.pilot import Pilot
 
 from grpo_engine import events as ev
 from grpo_tui.app.tui.app import Workbench
-from grpo_tui.app.tui.screens.rollouts.screen import CompletionPanel, RolloutsScreen
+from grpo_tui.app.tui.screens.rollouts.screen import CompletionPanel
 from tests.app import dialogues, frames
 from tests.app.compared import workbench
 from tests.app.frames import LOOKS, SIZES
@@ -17,6 +17,7 @@ from tests.app.stored import record
 from tests.app.tui.screens.test_rollouts import opened
 from tests.app.tui.screens.test_watch import settle
 from tests.app.tui.screens.test_watch import workbench as watching
+from tests.app.walk import Walk, walk
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +34,8 @@ def at_rest(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     return iter(())
 
 
-async def at(app: Workbench, pilot: Pilot[int], group: int, rollout: int) -> RolloutsScreen:
-    return await opened(app, pilot, step=2, group=group, rollout=rollout)
+async def at(on: Walk, group: int, rollout: int) -> Any:
+    return await opened(on, step=2, group=group, rollout=rollout)
 
 
 def lines(app: Workbench) -> list[str]:
@@ -46,51 +47,47 @@ def lines(app: Workbench) -> list[str]:
 async def test_turns_are_shown_as_they_happen(
     size: tuple[int, int], theme: str, tmp_path: Path
 ) -> None:
-    app = watching(dialogues.sampling(), tmp_path, theme)
-    async with app.run_test(size=size) as pilot:
-        await settle(pilot, app)
-        frames.check(app)
-        text = frames.text(app)
+    async with walk(watching(dialogues.sampling(), tmp_path, theme), size) as on:
+        await settle(on.pilot, on.app)
+        frames.check(on.app)
+        text = on.text
         assert "56▪" in text
         assert "53 ⚙" in text  # who waits
         assert "75 [failed]" in text
         if size[0] > 80:
             assert "2 wait for an environment" in text  # of both prompts
-            await pilot.press("n")
-            await settle(pilot, app)
-            assert "⚙ calculator(17*23) → 391" in frames.text(app)
-            assert "tool_call" not in frames.text(app)
-        frames.check(app)
+            await on.press("n")
+            assert "⚙ calculator(17*23) → 391" in on.text
+            assert "tool_call" not in on.text
+        frames.check(on.app)
 
 
 @pytest.mark.parametrize(("size", "theme"), LOOKS)
 async def test_frames_are_whole_at_every_turn(
     size: tuple[int, int], theme: str, store: Path
 ) -> None:
-    app = workbench(store, theme)
-    async with app.run_test(size=size) as pilot:
+    async with walk(workbench(store, theme), size) as on:
         for group in (0, 1):
             for rollout in range(4):
-                screen = await at(app, pilot, group, rollout)
-                frames.check(app)
-                await pilot.press("end")
-                frames.check(app)
-                await pilot.press("pageup")
+                screen = await at(on, group, rollout)
+                frames.check(on.app)
+                await on.press("end")
+                frames.check(on.app)
+                await on.press("pageup")
                 assert screen.view.token in screen.view.tokens
-                frames.check(app)
+                frames.check(on.app)
 
 
 async def test_turns_are_shown_with_reply_info_and_reward(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 60)) as pilot:
-        screen = await at(app, pilot, 0, 0)
-        text = frames.text(app)
+    async with walk(workbench(store), (120, 60)) as on:
+        screen = await at(on, 0, 0)
+        text = on.text
         assert "turn 1 of 4, 2 tokens" in text
         assert "‹higher›" in text
         assert "Guess: guesses 1   3 ms" in text
-        await pilot.press("pagedown", "pagedown", "pagedown", "pagedown")
+        await on.press("pagedown", "pagedown", "pagedown", "pagedown")
         assert screen.view.token == 12
-        last = next(line for line in lines(app) if "turn 4 of 4" in line)
+        last = next(line for line in lines(on.app) if "turn 4 of 4" in line)
         assert "reward .7" in last  # 1 - .1 × 3 guesses before it
 
 
@@ -98,83 +95,77 @@ async def test_turns_are_shown_with_reply_info_and_reward(store: Path) -> None:
 async def test_what_was_replied_to_a_turn_is_beside_it_where_there_is_room(
     size: tuple[int, int], store: Path
 ) -> None:
-    app = workbench(store)
-    async with app.run_test(size=size) as pilot:
-        screen = await at(app, pilot, 0, 0)
+    async with walk(workbench(store), size) as on:
+        screen = await at(on, 0, 0)
         for turn in range(1, 5):
-            text = frames.text(app)
+            text = on.text
             assert f"turn {turn} of 4" in text
             assert turn == 4 or "Guess: guesses" in text
-            await pilot.press("pagedown")
+            await on.press("pagedown")
         assert screen.view.token == 12
 
 
 async def test_the_cursor_walks_over_the_models_tokens_only(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await at(app, pilot, 0, 0)
+    async with walk(workbench(store)) as on:
+        screen = await at(on, 0, 0)
         seen = [screen.view.token]
         for _ in range(9):
-            await pilot.press("right")
+            await on.press("right")
             seen.append(screen.view.token)
         # two tokens a turn, and two of the reply in between
         assert seen == [0, 1, 4, 5, 8, 9, 12, 13, 13, 13]
-        text = frames.text(app)
+        text = on.text
         assert "token 8 of 8" in text
-        await pilot.press("left", "left", "left")
+        await on.press("left", "left", "left")
         assert screen.view.token == 8
         assert screen.view.at_token(7).token == 5  # of a reply: the token before it
 
 
 async def test_the_moments_of_a_run_are_never_a_reply(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await at(app, pilot, 0, 0)
+    async with walk(workbench(store)) as on:
+        screen = await at(on, 0, 0)
         for _ in range(12):
-            await pilot.press("f")
-            await app.workers.wait_for_complete()
-            await pilot.pause()
+            await on.press("f")
+            await on.app.workers.wait_for_complete()
+            await on.pilot.pause()
             assert screen.view.token in screen.view.tokens
 
 
 async def test_a_failed_environment_says_why_in_its_turn_and_beside_the_reward(
     store: Path,
 ) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(160, 48)) as pilot:
-        await at(app, pilot, 0, 2)
-        await pilot.press("pagedown")
-        text = frames.text(app)
+    async with walk(workbench(store), (160, 48)) as on:
+        await at(on, 0, 2)
+        await on.press("pagedown")
+        text = on.text
         assert text.count("took longer than") == 2
         assert "environment failed" in text
-        head = next(line for line in lines(app) if "turn 2 of 2" in line)
+        head = next(line for line in lines(on.app) if "turn 2 of 2" in line)
         assert "failed" in head
 
 
 async def test_a_click_on_a_turn_goes_to_its_first_token(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 60)) as pilot:
-        screen = await at(app, pilot, 0, 0)
+    async with walk(workbench(store), (120, 60)) as on:
+        screen = await at(on, 0, 0)
         panel = screen.query_one(CompletionPanel)
-        row = next(y for y, line in enumerate(lines(app)) if "turn 3 of 4" in line)
-        await pilot.click(panel, offset=(9, row - panel.region.y))
+        row = next(y for y, line in enumerate(lines(on.app)) if "turn 3 of 4" in line)
+        await on.pilot.click(panel, offset=(9, row - panel.region.y))
         assert screen.view.token == 8
-        row = next(y for y, line in enumerate(lines(app)) if "62▪" in line)
-        await pilot.click(panel, offset=(3, row - panel.region.y))
+        row = next(y for y, line in enumerate(lines(on.app)) if "62▪" in line)
+        await on.pilot.click(panel, offset=(3, row - panel.region.y))
         assert screen.view.token == 9  # its end token
 
 
 async def test_search_finds_the_names_of_tools(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await at(app, pilot, 0, 0)
+    async with walk(workbench(store)) as on:
+        screen = await at(on, 0, 0)
 
         async def at_once() -> None:
             """Search without waiting for the next key."""
 
         screen.typing_pause = at_once
         screen.find("calculator(1/0)")
-        await app.workers.wait_for_complete()
+        await on.app.workers.wait_for_complete()
         assert {(hit.group_index, hit.index) for hit in screen.view.hits} == {(1, 2)}
 
 
@@ -182,11 +173,10 @@ async def test_a_dialogue_without_token_numbers_is_told_by_its_turns(tmp_path: P
     path = tmp_path / "runs.db"
     events = (e for e in dialogues.run_events(1) if not isinstance(e, ev.TokensScored))
     record(path, events, record={"tokens": "none"})
-    app = workbench(path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await opened(app, pilot, step=1, group=0, rollout=0)
-        await pilot.press("right", "pagedown")
-        text = frames.text(app)
+    async with walk(workbench(path)) as on:
+        await opened(on, step=1, group=0, rollout=0)
+        await on.press("right", "pagedown")
+        text = on.text
         assert "turn 4 of 4" in text
         assert "‹higher›" in text
-        frames.check(app)
+        frames.check(on.app)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from textual.containers import VerticalScroll
-from textual.pilot import Pilot
 from textual.widgets import Static
 
 from grpo_tui.app.feed.snapshot import Snapshot
@@ -20,18 +19,16 @@ from tests.app import frames
 from tests.app.rest import until
 from tests.app.script import Script
 from tests.app.tui.screens.test_watch import workbench
-from tests.app.walk import Walk
+from tests.app.walk import Walk, walk
 
 SHORT = Script(steps=3, total_steps=9)
 
 
-async def helped(pilot: Pilot[int], app: Workbench) -> Walk:
+async def helped(on: Walk) -> None:
     """Help over Watch."""
-    walk = Walk(app, pilot)
-    await walk.see("reward")
-    await walk.press("question_mark")
-    await until(app, lambda: isinstance(app.screen, HelpScreen))
-    return walk
+    await on.see("reward")
+    await on.press("question_mark")
+    await until(on.app, lambda: isinstance(on.screen, HelpScreen))
 
 
 @pytest.mark.parametrize(
@@ -60,24 +57,22 @@ def test_an_alert_has_the_numbers_of_the_charts(
 
 
 async def test_the_texts_of_help_keep_a_cell_from_the_scroll_bar(tmp_path: Path) -> None:
-    app = workbench(SHORT.events(), tmp_path)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await helped(pilot, app)
-        end = app.screen.query_one(VerticalScroll).scrollable_content_region.right
-        for text in app.screen.query(Static):
+    async with walk(workbench(SHORT.events(), tmp_path), (80, 24)) as on:
+        await helped(on)
+        end = on.screen.query_one(VerticalScroll).scrollable_content_region.right
+        for text in on.screen.query(Static):
             assert text.content_region.right < end
             lines = str(text.content).splitlines()
             assert max(map(cell_len, lines), default=0) <= text.content_region.width
 
 
 async def test_slash_on_the_help_finds_help_on_anything(tmp_path: Path) -> None:
-    app = workbench(SHORT.events(), tmp_path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        walk = await helped(pilot, app)
-        await walk.press("slash", *"nothing_learned")
-        await walk.see("alert nothing_learned")
-        await walk.press("enter")
-        await walk.see("alert: nothing learned", "not raised in this run")
+    async with walk(workbench(SHORT.events(), tmp_path)) as on:
+        await helped(on)
+        await on.press("slash", *"nothing_learned")
+        await on.see("alert nothing_learned")
+        await on.press("enter")
+        await on.see("alert: nothing learned", "not raised in this run")
 
 
 def looks_of(app: Workbench, words: str) -> set[tuple[str, str]]:
@@ -102,11 +97,12 @@ def place_of(app: Workbench, words: str) -> tuple[int, int]:
 async def test_words_marked_with_the_mouse_can_be_read_in_every_theme(
     theme: str, tmp_path: Path
 ) -> None:
-    app = workbench(SHORT.events(), tmp_path, theme)
     palette = PALETTES[theme]
     look = {tuple(rgb(palette.colour(name)).hex for name in ("headline", "cursor"))}
-    async with app.run_test(size=(120, 40)) as pilot:
-        await helped(pilot, app)
+    app = workbench(SHORT.events(), tmp_path, theme)
+    async with walk(app) as on:
+        pilot = on.pilot
+        await helped(on)
         x, y = place_of(app, "Mean of the weighted rewards")
         await pilot.mouse_down(offset=(x, y))
         await pilot.hover(offset=(x + 5, y + 1))
@@ -121,29 +117,25 @@ async def test_words_marked_with_the_mouse_can_be_read_in_every_theme(
 async def test_a_panel_asks_for_help_on_what_it_shows_unless_a_question_is_open(
     tmp_path: Path,
 ) -> None:
-    app = workbench(SHORT.events(), tmp_path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        walk = Walk(app, pilot)
-        await walk.see("reward")
-        curves = app.screen.query_one(Curves)
-        await walk.press("ctrl+c")
-        assert app.screen.is_modal
-        asking = app.screen
+    async with walk(workbench(SHORT.events(), tmp_path)) as on:
+        await on.see("reward")
+        curves = on.screen.query_one(Curves)
+        await on.press("ctrl+c")
+        assert on.screen.is_modal
+        asking = on.screen
         curves.post_message(curves.Opened())  # it arrives late
-        await pilot.pause()
-        assert app.screen is asking
-        await walk.press("n")
+        await on.pilot.pause()
+        assert on.screen is asking
+        await on.press("n")
         curves.focus()
-        await walk.press("enter")
-        await until(app, lambda: isinstance(app.screen, HelpScreen))
-        await walk.see("help", "reward")
+        await on.press("enter")
+        await until(on.app, lambda: isinstance(on.screen, HelpScreen))
+        await on.see("help", "reward")
 
 
 async def test_the_queue_and_its_keys_are_explained(tmp_path: Path) -> None:
-    app = Workbench(tmp_path / "none.db")
-    async with app.run_test(size=(120, 40)) as pilot:
-        walk = Walk(app, pilot)
-        await walk.press("Q", "question_mark")
-        await walk.see("Runs that wait", "Remove a waiting run from the queue")
-        await walk.press("escape")
-        await walk.see("─ queue ─")
+    async with walk(Workbench(tmp_path / "none.db")) as on:
+        await on.press("Q", "question_mark")
+        await on.see("Runs that wait", "Remove a waiting run from the queue")
+        await on.press("escape")
+        await on.see("─ queue ─")

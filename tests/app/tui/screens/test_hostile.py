@@ -16,13 +16,13 @@ from grpo_engine import events as ev
 from grpo_engine.config.parse import build
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.preferences import Preferences
-from grpo_tui.app.tui.screens.runs.screen import RunsScreen
 from grpo_tui.experiments.record.recorder import start_run
 from grpo_tui.experiments.store import ExperimentStore
 from tests.app import dialogues, frames
 from tests.app.rest import until
 from tests.app.script import CONFIG, HOSTILE, hostile_group
 from tests.app.stored import run_events, with_ends
+from tests.app.walk import walk
 
 NAME = HOSTILE[0] + HOSTILE[1] + HOSTILE[2] + HOSTILE[4] + HOSTILE[5]
 OBEYED = ("\x1b", "\x07", "\x00", "\x9b", "\u202e", "\u2066")
@@ -93,16 +93,13 @@ KEYS = ("g", "g", "g", "g", "g", "g", "g", "down", "z", "z", "y", "x", "escape",
 async def test_a_store_of_hostile_runs_is_harmless_on_every_screen(
     size: tuple[int, int], store: Path
 ) -> None:
-    app = Workbench(store, preferences=Preferences())
-    async with app.run_test(size=size, notifications=True) as pilot:
-        screen = app.screen
-        assert isinstance(screen, RunsScreen)
-        await until(app, lambda: len(screen.view.runs) == 2 and screen.view.preview is not None)
+    async with walk(Workbench(store, preferences=Preferences()), size, notifications=True) as on:
+        screen = on.screen
+        await until(on.app, lambda: len(screen.view.runs) == 2 and screen.view.preview is not None)
         for key in KEYS:
-            await pilot.press(key)
-            await pilot.pause()
-            frames.check(app)
-            assert not any(sign in frames.text(app) for sign in OBEYED)
+            await on.press(key)
+            frames.check(on.app)
+            assert not any(sign in on.text for sign in OBEYED)
 
 
 WORDS = {
@@ -130,13 +127,10 @@ async def test_words_of_another_version_are_shown_as_they_are(tmp_path: Path, st
                 (place, place),
             )
         conn.commit()
-    app = Workbench(path, preferences=Preferences())
-    async with app.run_test(size=(120, 40), notifications=True) as pilot:
-        screen = app.screen
-        assert isinstance(screen, RunsScreen)
-        await until(app, lambda: len(screen.view.runs) == 2 and screen.view.preview is not None)
-        assert "vexed" in frames.text(app)
+    async with walk(Workbench(path, preferences=Preferences()), notifications=True) as on:
+        screen = on.screen
+        await until(on.app, lambda: len(screen.view.runs) == 2 and screen.view.preview is not None)
+        assert "vexed" in on.text
         for key in KEYS:
-            await pilot.press(key)
-            await pilot.pause()
-            frames.check(app)
+            await on.press(key)
+            frames.check(on.app)

@@ -5,16 +5,15 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from textual.pilot import Pilot
 
 from grpo_engine import events as ev
 from grpo_engine.config.parse import build
 from grpo_engine.config.recipes import recipe
 from grpo_tui.app.inspector.lab import VARIED, LossEffect, together
 from grpo_tui.app.text.numbers import short
-from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.screens.new_run.screen import NewRunScreen
 from grpo_tui.app.tui.screens.rollouts.lab.render import (
     rollout_lines,
@@ -33,6 +32,7 @@ from tests.app.frames import LOOKS
 from tests.app.rest import until
 from tests.app.script import CONFIG
 from tests.app.stored import record, run_events, workbench
+from tests.app.walk import Walk, walk
 
 
 @pytest.fixture(scope="module")
@@ -42,29 +42,29 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-async def opened(app: Workbench, pilot: Pilot[int]) -> LabScreen:
+async def opened(on: Walk) -> Any:
     """Go from Watch to the lab."""
-    await pilot.press("4")
+    await on.press("4")
     await until(
-        app, lambda: isinstance(app.screen, RolloutsScreen) and bool(app.screen.view.groups)
+        on.app, lambda: isinstance(on.screen, RolloutsScreen) and bool(on.screen.view.groups)
     )
-    await pilot.press("v")
-    return await computed(app, pilot)
+    await on.press("v")
+    return await computed(on)
 
 
-async def computed(app: Workbench, pilot: Pilot[int]) -> LabScreen:
+async def computed(on: Walk) -> LabScreen:
     """Wait until all numbers are on the screen."""
 
     def done() -> bool:
-        view = app.screen.view if isinstance(app.screen, LabScreen) else None
+        view = on.screen.view if isinstance(on.screen, LabScreen) else None
         return (
             view is not None and not view.pending and {view.base, view.recipe} <= set(view.outcomes)
         )
 
-    await until(app, done)
-    await pilot.pause()
-    assert isinstance(app.screen, LabScreen)
-    return app.screen
+    await until(on.app, done)
+    await on.pilot.pause()
+    assert isinstance(on.screen, LabScreen)
+    return on.screen
 
 
 BETA = recipe("grpo", passes=2, beta=0.1)
@@ -86,18 +86,17 @@ async def test_a_live_run_is_asked_with_the_same_keys(tmp_path: Path) -> None:
     for event in unfinished(3):
         handle.put(event)
     handle.flush()
-    app = workbench(path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        lab = await opened(app, pilot)
-        await pilot.press("enter", "full_stop", "1", "enter")
-        await computed(app, pilot)
+    async with walk(workbench(path)) as on:
+        lab = await opened(on)
+        await on.press("enter", "full_stop", "1", "enter")
+        await computed(on)
         assert lab.view.steps == (1, 2, 3, 4)
         # the step that is being trained has no token numbers: it is not in the curves
         assert list(lab.view.curve(lab.view.recipe)) == [1, 2, 3]
         effect = lab.view.effect(lab.view.recipe)
         assert effect is not None
         assert effect.missing == frozenset()
-        assert "● beta 0.1" in frames.text(app)
+        assert "● beta 0.1" in on.text
     handle.close()
 
 
@@ -106,45 +105,42 @@ async def test_a_run_without_token_numbers_says_so_at_the_top_and_how_they_are_r
 ) -> None:
     path = tmp_path / "runs.db"
     record(path, run_events(steps=2), record={"tokens": "none"})
-    app = workbench(path)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await opened(app, pilot)
-        await computed(app, pilot)
-        top = " ".join(line.split("││")[1].strip("│ ") for line in frames.frame(app)[1:4])
+    async with walk(workbench(path), (80, 24)) as on:
+        await opened(on)
+        await computed(on)
+        top = " ".join(line.split("││")[1].strip("│ ") for line in on.lines[1:4])
         assert top.startswith("Some answers have no token numbers")
         assert "record.tokens=all" in top
-        assert "KL penalty: unknown" in frames.text(app)
-        assert "with signal: unknown" not in frames.text(app)
-        frames.check(app)
-        await pilot.press("t")
-        await computed(app, pilot)
-        assert "No answer of this step has token numbers." in frames.text(app)
+        assert "KL penalty: unknown" in on.text
+        assert "with signal: unknown" not in on.text
+        frames.check(on.app)
+        await on.press("t")
+        await computed(on)
+        assert "No answer of this step has token numbers." in on.text
 
 
 @pytest.mark.parametrize(("size", "theme"), LOOKS)
 async def test_every_scope_is_whole_at_every_size_and_theme(
     size: tuple[int, int], theme: str, store: Path
 ) -> None:
-    app = workbench(store, theme)
-    async with app.run_test(size=size) as pilot:
-        await opened(app, pilot)
-        await pilot.press("right", "down", "right")
+    async with walk(workbench(store, theme), size) as on:
+        await opened(on)
+        await on.press("right", "down", "right")
         for words in ("steps 1 to 6", "step 6"):
-            await computed(app, pilot)
-            frames.check(app)
-            assert words in frames.text(app)
-            assert "was 0.2" in frames.text(app)
-            await pilot.press("t")
+            await computed(on)
+            frames.check(on.app)
+            assert words in on.text
+            assert "was 0.2" in on.text
+            await on.press("t")
 
 
 async def test_a_step_shows_its_answers_before_and_after(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        lab = await opened(app, pilot)
-        await pilot.press(*["down"] * (list(VARIED).index("clip_low") - 1), "right", "right")
-        await pilot.press("t")
-        await computed(app, pilot)
-        text, view = frames.text(app), lab.view
+    async with walk(workbench(store)) as on:
+        lab = await opened(on)
+        await on.press(*["down"] * (list(VARIED).index("clip_low") - 1), "right", "right")
+        await on.press("t")
+        await computed(on)
+        text, view = on.text, lab.view
         assert "was 0.2" in text
         push = view.outcomes[view.recipe].effect(0).push
         assert short(abs(push), 3) in next(line for line in text.splitlines() if "│  1a " in line)
@@ -154,39 +150,34 @@ async def test_a_step_shows_its_answers_before_and_after(store: Path) -> None:
         for width in (46, 54, 55, 58, 120):  # the first is that at 80 columns
             assert max(map(cells, rollout_lines(view, width, 20))) <= width
         lab.query_one(EffectPanel).focus()
-        await pilot.press("down")
+        await on.press("down")
         assert lab.view.rollout_at == 1
-        await pilot.press("up", "up")
+        await on.press("up", "up")
         assert lab.view.rollout_at == 0
-        await pilot.press("backspace")
-        await computed(app, pilot)
+        await on.press("backspace")
+        await computed(on)
         assert lab.view.recipe == view.base
 
 
 async def test_a_value_that_is_none_is_refused_and_a_clone_trains_with_the_changes(
     store: Path,
 ) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        lab = await opened(app, pilot)
-        await pilot.press("enter", *"some", "enter")
-        await pilot.pause()
-        told = [one.message for one in app._notifications]
+    async with walk(workbench(store)) as on:
+        lab = await opened(on)
+        await on.press("enter", *"some", "enter")
+        told = [one.message for one in on.app._notifications]
         assert any("beta" in words for words in told)
         assert lab.view.recipe == lab.view.base
-        await pilot.press(
-            "up", "enter", *"dapo", "enter", "down", "enter", "full_stop", "1", "enter"
-        )
-        await computed(app, pilot)
-        await pilot.press("c")
+        await on.press("up", "enter", *"dapo", "enter", "down", "enter", "full_stop", "1", "enter")
+        await computed(on)
+        await on.press("c")
         await until(
-            app,
+            on.app,
             lambda: (
-                isinstance(app.screen, NewRunScreen) and app.screen.view.form.origin.kind == "clone"
+                isinstance(on.screen, NewRunScreen) and on.screen.view.form.origin.kind == "clone"
             ),
         )
-        screen = app.screen
-        assert isinstance(screen, NewRunScreen)
+        screen = on.screen
         algorithm = screen.view.form.build().algorithm
         assert (algorithm.recipe, algorithm.beta) == ("dapo", 0.1)
         assert screen.view.form.build().rollout.temperature == 1.0
@@ -234,16 +225,15 @@ def test_a_range_has_no_average_before_all_its_steps_are_computed(store: Path) -
 async def test_replies_of_an_environment_have_no_push_in_the_lab(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     record(path, dialogues.run_events())
-    app = workbench(path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        lab = await opened(app, pilot)
-        await pilot.press("right", "t")
-        await computed(app, pilot)
-        lines = [line.split("││")[-1] for line in frames.frame(app)]
+    async with walk(workbench(path)) as on:
+        lab = await opened(on)
+        await on.press("right", "t")
+        await computed(on)
+        lines = [line.split("││")[-1] for line in on.lines]
         reply, *_ = [place for place, line in enumerate(lines) if "higher" in line]
         assert "was" in lines[reply - 2]
         assert "75" in lines[reply + 1]
-        frames.check(app)
+        frames.check(on.app)
         assert lab.view.rollout_at == 0
 
 

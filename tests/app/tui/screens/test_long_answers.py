@@ -10,12 +10,12 @@ import pytest
 
 from grpo_engine import events as ev
 from grpo_tui.app.tui.screens.rollouts.state import LONG_THINKING, RolloutTokens
-from tests.app import frames
 from tests.app.compared import workbench
 from tests.app.frames import SIZES
 from tests.app.inspector.kit import rollout
 from tests.app.stored import numbers, record, run_events
 from tests.app.tui.screens.test_rollouts import opened
+from tests.app.walk import walk
 
 TOKENS = 8192
 END = ("</think>", "\n\n", "The ", "answer ", "is ", "42", ".")
@@ -72,29 +72,27 @@ def test_thinking_is_long_from_a_length_on_and_only_before_an_answer() -> None:
 async def test_an_answer_of_8192_tokens_opens_after_its_thinking(
     size: tuple[int, int], store: Path
 ) -> None:
-    app = workbench(store)
-    async with app.run_test(size=size) as pilot:
-        screen = await opened(app, pilot, step=1, group=0, rollout=0)
+    async with walk(workbench(store), size) as on:
+        screen = await opened(on, step=1, group=0, rollout=0)
         begins = TOKENS - len(END[2:])
         assert screen.view.token == begins
-        text = frames.text(app)
+        text = on.text
         assert "The answer is 42" in text.replace("\n", " ")
         assert "<think>" not in text
-        await pilot.press("pageup")
+        await on.press("pageup")
         assert screen.view.token == 0
-        assert "<think>" in frames.text(app)
-        await pilot.press("pagedown")
+        assert "<think>" in on.text
+        await on.press("pagedown")
         assert screen.view.token == begins
-        assert "<think>" not in frames.text(app)
+        assert "<think>" not in on.text
 
 
 async def test_the_next_answer_is_read_from_where_it_begins_too(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot, step=1, group=0, rollout=0)
-        await pilot.press("right", "down")
+    async with walk(workbench(store)) as on:
+        screen = await opened(on, step=1, group=0, rollout=0)
+        await on.press("right", "down")
         assert (screen.view.rollout_at, screen.view.token) == (1, 2002)
-        await pilot.press("home", "down")  # in the thinking the token stays
+        await on.press("home", "down")  # in the thinking the token stays
         assert (screen.view.rollout_at, screen.view.token) == (2, 0)
-        await pilot.press("pagedown", "down")
+        await on.press("pagedown", "down")
         assert (screen.view.rollout_at, screen.view.token) == (3, 0)

@@ -24,11 +24,10 @@ from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import resume_run, start_run
 from grpo_tui.experiments.store import ExperimentStore
 from tests import patience
-from tests.app import frames
 from tests.app.rest import until
 from tests.app.script import CONFIG, Script
 from tests.app.stored import record, workbench
-from tests.app.walk import Walk
+from tests.app.walk import Walk, walk
 
 HACKED = ev.AlertRaised(
     step=4,
@@ -81,19 +80,17 @@ async def on_alerts(walk: Walk, words: str) -> AlertsLog:
 async def test_a_muted_alert_no_longer_counts_and_the_same_key_takes_it_back(
     size: tuple[int, int], store: Path
 ) -> None:
-    app = workbench(store, "dark")
-    async with app.run_test(size=size) as pilot:
-        walk = Walk(app, pilot)
-        await on_alerts(walk, "2 open")
-        await walk.press("x")
-        await walk.see("1 open · 1 muted")
-        await until(app, lambda: len(muted(store)) == 1)
-        await walk.press("x")
-        await walk.see("no alerts · 2 muted", "muted –")
-        await until(app, lambda: muted(store) == frozenset(RULES))
-        await walk.press("x")
-        await walk.see("1 open · 1 muted")
-        await until(app, lambda: len(muted(store)) == 1)
+    async with walk(workbench(store, "dark"), size) as on:
+        await on_alerts(on, "2 open")
+        await on.press("x")
+        await on.see("1 open · 1 muted")
+        await until(on.app, lambda: len(muted(store)) == 1)
+        await on.press("x")
+        await on.see("no alerts · 2 muted", "muted –")
+        await until(on.app, lambda: muted(store) == frozenset(RULES))
+        await on.press("x")
+        await on.see("1 open · 1 muted")
+        await until(on.app, lambda: len(muted(store)) == 1)
 
 
 async def test_without_an_alert_none_is_offered_to_be_muted(tmp_path: Path) -> None:
@@ -101,10 +98,9 @@ async def test_without_an_alert_none_is_offered_to_be_muted(tmp_path: Path) -> N
         path = tmp_path / f"{name}.db"
         events = (event for event in run() if event not in (HACKED, CUT))
         record(path, itertools.chain(events, alerts))
-        app = workbench(path, "dark")
-        async with app.run_test(size=(120, 40)) as pilot:
-            await on_alerts(Walk(app, pilot), "run completed")
-            assert ("mute" in frames.frame(app)[-1]) is bool(alerts)
+        async with walk(workbench(path, "dark")) as on:
+            await on_alerts(on, "run completed")
+            assert ("mute" in on.lines[-1]) is bool(alerts)
 
 
 async def test_a_mute_shows_before_the_store_has_it_and_is_not_taken_back_meanwhile(
@@ -119,25 +115,23 @@ async def test_a_mute_shows_before_the_store_has_it_and_is_not_taken_back_meanwh
     muted_alerts = StoreReader.muted_alerts
     monkeypatch.setattr(StoreReader, "muted_alerts", read)
     monkeypatch.setattr(stored, "QUIET_S", 0.02)
-    app = workbench(store, "dark")
-    async with app.run_test(size=(120, 40)) as pilot:
-        walk = Walk(app, pilot)
-        await on_alerts(walk, "2 open")
-        release, write = asyncio.Event(), app.write
+    async with walk(workbench(store, "dark")) as on:
+        await on_alerts(on, "2 open")
+        release, write = asyncio.Event(), on.app.write
 
         async def later(call: Callable[[ExperimentStore], Any]) -> Any:
             await release.wait()
             return await write(call)
 
-        monkeypatch.setattr(app, "write", later)
-        await pilot.press("x")
-        await until(app, lambda: "1 open · 1 muted" in frames.text(app), app.frame_now)
+        monkeypatch.setattr(on.app, "write", later)
+        await on.pilot.press("x")
+        await on.until(lambda: "1 open · 1 muted" in on.text)
         before = len(reads)
-        await until(app, lambda: len(reads) > before + 2, app.frame_now)
-        assert "1 open · 1 muted" in frames.text(app)
+        await on.until(lambda: len(reads) > before + 2)
+        assert "1 open · 1 muted" in on.text
         assert muted(store) == frozenset()
         release.set()
-        await until(app, lambda: len(muted(store)) == 1)
+        await until(on.app, lambda: len(muted(store)) == 1)
 
 
 async def test_what_was_muted_is_muted_in_the_next_window_and_left_out_of_the_preview(
@@ -145,16 +139,14 @@ async def test_what_was_muted_is_muted_in_the_next_window_and_left_out_of_the_pr
 ) -> None:
     with closing(ExperimentStore(store)) as writing:
         writing.mute(1, "most_truncated")
-    app = workbench(store, "light")
-    async with app.run_test(size=(120, 40), notifications=True) as pilot:
-        walk = Walk(app, pilot)
-        log = await on_alerts(walk, "1 open · 1 muted")
-        await walk.press("down", "enter")
-        await walk.see("61 % of the answers", "in this run; x in the list unmutes it")
-        await walk.press("escape")
+    async with walk(workbench(store, "light"), notifications=True) as on:
+        log = await on_alerts(on, "1 open · 1 muted")
+        await on.press("down", "enter")
+        await on.see("61 % of the answers", "in this run; x in the list unmutes it")
+        await on.press("escape")
         log.action_move(1, 0)
-        await walk.press("x")
-        await walk.see("Alerts can be muted, lines of the log cannot.")
+        await on.press("x")
+        await on.see("Alerts can be muted, lines of the log cannot.")
         assert muted(store) == {"most_truncated"}
     with closing(StoreReader(store)) as reader:
         shown = load_preview(reader, reader.resolve("@last"))
@@ -170,24 +162,20 @@ async def test_what_was_muted_is_muted_in_the_next_window_and_left_out_of_the_pr
 
 
 async def test_a_window_sees_what_another_one_mutes(store: Path) -> None:
-    app = workbench(store, "dark")
-    async with app.run_test(size=(120, 40), notifications=True) as pilot:
-        walk = Walk(app, pilot)
-        await walk.see("2 open")
+    async with walk(workbench(store, "dark"), notifications=True) as on:
+        await on.see("2 open")
         with closing(ExperimentStore(store)) as writing:
             writing.mute(1, "format_hacking")
-        await walk.see("1 open · 1 muted")
+        await on.see("1 open · 1 muted")
 
 
 async def test_a_store_that_does_not_take_it_has_it_speak_again(store: Path) -> None:
     with sqlite3.connect(store) as connection:
         connection.execute("DELETE FROM alert")
-    app = workbench(store, "dark")
-    async with app.run_test(size=(120, 40), notifications=True) as pilot:
-        walk = Walk(app, pilot)
-        await on_alerts(walk, "2 open")
-        await walk.press("x")
-        await walk.see("the run has no alert", "2 open")
+    async with walk(workbench(store, "dark"), notifications=True) as on:
+        await on_alerts(on, "2 open")
+        await on.press("x")
+        await on.see("the run has no alert", "2 open")
 
 
 def test_a_muted_rule_stays_muted_when_it_holds_again_and_after_a_resume(tmp_path: Path) -> None:

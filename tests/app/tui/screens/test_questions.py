@@ -12,7 +12,6 @@ from statistics import fmean
 
 import pytest
 from textual.keys import _character_to_key
-from textual.pilot import Pilot
 
 from grpo_engine import events as ev
 from grpo_engine.config.parse import build
@@ -23,11 +22,10 @@ from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import start_run
 from grpo_tui.experiments.values import GroupView, RecordedTokens
-from tests.app import frames
 from tests.app.compared import sweep_of_rates
-from tests.app.rest import until
 from tests.app.script import CONFIG, Script, algorithm
 from tests.app.stored import record, run_events
+from tests.app.walk import Walk, walk
 
 SIZE = (140, 44)
 MOST_KEYS = 5
@@ -250,22 +248,19 @@ QUESTIONS: tuple[tuple[str, Way, tuple[Answer, ...]], ...] = (
 )  # fmt: skip
 
 
-async def seen_on(app: Workbench, pilot: Pilot[int], run: str, keys: Way) -> str:
+async def seen_on(on: Walk, run: str, keys: Way) -> str:
     """Open a run on Watch and press keys; return the text of Watch and of the last screen."""
-    app.post_message(RunOpened(run))
+    on.app.post_message(RunOpened(run))
     begun = "run completed" if run == ENDED else f"step {STEPS + 1}/"
-    await until(
-        app, lambda: begun in frames.text(app) and "accuracy" in frames.text(app), app.frame_now
-    )
-    watch = frames.text(app)
+    await on.until(lambda: begun in on.text and "accuracy" in on.text)
+    watch = on.text
     for key in keys:
         typed = key.removeprefix(TYPED)
         pressed = [key] if key in ("enter", "escape") else map(_character_to_key, typed)
-        await pilot.press(*pressed)
-        await pilot.pause()
-    app.frame_now()
-    await pilot.pause()
-    return f"{watch}\n{frames.text(app)}" if keys else watch
+        await on.press(*pressed)
+    on.app.frame_now()
+    await on.pilot.pause()
+    return f"{watch}\n{on.text}" if keys else watch
 
 
 @pytest.mark.parametrize("run", [ENDED, pytest.param(LIVE, marks=pytest.mark.slow)])
@@ -276,9 +271,8 @@ async def test_a_question_is_answered_within_five_keys(
     question: str, keys: Way, answers: tuple[Answer, ...], run: str, store: Path
 ) -> None:
     assert len(keys) <= MOST_KEYS
-    app = Workbench(store, preferences=Preferences())
-    async with app.run_test(size=SIZE) as pilot:
-        text = await seen_on(app, pilot, run, keys)
+    async with walk(Workbench(store, preferences=Preferences()), SIZE) as on:
+        text = await seen_on(on, run, keys)
     reader = StoreReader(store)
     try:
         for answered in answers:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from textual.keys import _character_to_key
-from textual.pilot import Pilot
 
 from grpo_engine import events as ev
 from grpo_tui.app.feed.snapshot import Snapshot
@@ -53,18 +52,16 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def opened(
-    app: Workbench,
-    pilot: Pilot[int],
+    on: Walk,
     step: int = 4,
     origin: ev.Origin = "train",
     group: int = 1,
     rollout: int = 1,
-) -> RolloutsScreen:
+) -> Any:
     """Open the screen on one rollout and wait for its numbers."""
-    await app.forward(RolloutOpened(1, step, origin, group, rollout))
-    await pilot.pause()
-    assert isinstance(app.screen, RolloutsScreen)
-    return app.screen
+    await on.app.forward(RolloutOpened(1, step, origin, group, rollout))
+    await on.pilot.pause()
+    return on.screen
 
 
 # -- what a panel says --------------------------------------------------------------------------

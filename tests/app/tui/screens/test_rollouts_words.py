@@ -27,12 +27,11 @@ from grpo_tui.app.tui.widgets.panel import Line, cells
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import start_run
 from grpo_tui.experiments.values import GroupView
-from tests.app import frames
 from tests.app.inspector.kit import term
-from tests.app.rest import until
 from tests.app.script import CONFIG
 from tests.app.stored import record, run_events
 from tests.app.tui.screens.test_rollouts import opened
+from tests.app.walk import walk
 
 
 @pytest.fixture(scope="module")
@@ -117,23 +116,15 @@ async def test_an_unfinished_step_shows_its_numbers_once_it_has_ended(tmp_path: 
     for event in events[: scored_at + 1]:
         handle.put(event)
     handle.flush()
-    app = Workbench(path, feed=StoreFeed(path, "otter"), mode="rollouts")
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot, step=3)
-        assert screen.view.loaded is not None
+    async with walk(Workbench(path, feed=StoreFeed(path, "otter"), mode="rollouts")) as on:
+        screen = await opened(on, step=3)
         assert screen.view.loaded.missing == UNFINISHED
-        assert "the update of this step has not ended" in frames.text(app)
+        assert "the update of this step has not ended" in on.text
         for event in events[scored_at + 1 :]:
             handle.put(event)
         handle.flush()
-        await until(
-            app,
-            lambda: screen.view.loaded and screen.view.loaded.missing != UNFINISHED,
-            app.frame_now,
-        )
-        assert screen.view.completion is not None
+        await on.until(lambda: screen.view.loaded and screen.view.loaded.missing != UNFINISHED)
         assert screen.view.completion.losses
-        assert screen.view.step is not None
         assert screen.view.step.step == 3
     handle.close()
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from textual.pilot import Pilot
 
 from grpo_engine import events as ev
 from grpo_tui.app.tui import messages as msg
@@ -21,7 +20,7 @@ from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.runs import state
 from grpo_tui.app.tui.screens.runs.dialogs import QueueScreen, column_items
 from grpo_tui.app.tui.screens.runs.render import fitting, preview_lines, run_line
-from grpo_tui.app.tui.screens.runs.screen import PreviewPanel, RunsScreen, RunsTable
+from grpo_tui.app.tui.screens.runs.screen import PreviewPanel, RunsTable
 from grpo_tui.app.tui.screens.runs.state import RunsView, load_sparks
 from grpo_tui.app.tui.store import writes
 from grpo_tui.app.tui.widgets.panel import plain_text
@@ -38,6 +37,7 @@ from tests.app.pictures import value_of
 from tests.app.rest import until
 from tests.app.script import algorithm, started
 from tests.app.stored import half_recorded, record, run_events
+from tests.app.walk import Walk, walk
 from tests.experiments.made import CONFIG, finished
 
 
@@ -61,10 +61,13 @@ def workbench(store: Path, theme: str = "dark", *, read_only: bool = False) -> W
     return Workbench(store, preferences=preferences, read_only=read_only)
 
 
-async def ready(app: Workbench, pilot: Pilot[int]) -> RunsScreen:
-    screen = app.screen
-    assert isinstance(screen, RunsScreen)
-    await pilot.pause()
+def is_told(on: Walk, text: str) -> bool:
+    return text in on.text
+
+
+async def ready(on: Walk) -> Any:
+    screen = on.screen
+    await on.pilot.pause()
     preview, selected = screen.view.preview, screen.view.selected
     assert screen.view.loaded
     assert selected is None or (preview and preview.detail.summary.key == selected.key)
@@ -74,9 +77,8 @@ async def ready(app: Workbench, pilot: Pilot[int]) -> RunsScreen:
 async def test_the_cursor_stays_where_it_was_moved_while_the_table_was_read(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await ready(app, pilot)
+    async with walk(workbench(store)) as on:
+        screen = await ready(on)
         read, goes_on = screen.read, asyncio.Event()
 
         async def slow(question: Callable[[StoreReader], Any], name: str) -> Any:
@@ -87,7 +89,7 @@ async def test_the_cursor_stays_where_it_was_moved_while_the_table_was_read(
 
         monkeypatch.setattr(screen, "read", slow)
         worker = screen.refresh_runs()
-        await pilot.press("down")
+        await on.pilot.press("down")
         moved = screen.view.selected
         goes_on.set()
         await worker.wait()
@@ -98,13 +100,12 @@ async def test_the_cursor_stays_where_it_was_moved_while_the_table_was_read(
 
 async def test_the_sparkline_of_a_run_that_ended_since_has_its_last_steps(tmp_path: Path) -> None:
     recorder, record_rest = half_recorded(tmp_path / "runs.db")
-    app = workbench(tmp_path / "runs.db")
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await ready(app, pilot)
+    async with walk(workbench(tmp_path / "runs.db")) as on:
+        screen = await ready(on)
         record_rest()
         recorder.close()
         await screen.refresh_runs().wait()
-        await ready(app, pilot)
+        await ready(on)
         reader = StoreReader(tmp_path / "runs.db")
         assert screen.view.sparks == load_sparks(reader, screen.view.runs)
         reader.close()
@@ -114,10 +115,9 @@ async def test_the_preview_of_a_failed_run_says_once_what_went_wrong(tmp_path: P
     failed = ev.RunFailed(step=0, error="DataError", message="no column is named 'answer'")
     events: list[ev.Event] = [started(), failed]
     record(tmp_path / "runs.db", iter(events), name="sour-crab")
-    app = workbench(tmp_path / "runs.db")
-    async with app.run_test(size=(160, 48)) as pilot:
-        await ready(app, pilot)
-        text = frames.text(app)
+    async with walk(workbench(tmp_path / "runs.db"), (160, 48)) as on:
+        await ready(on)
+        text = on.text
         assert "DataError: no column" in text
         assert "ended:" not in text
         assert re.search(r"last seen [0-9-]+ [0-9:]+ UTC", text)
@@ -131,69 +131,65 @@ async def test_a_store_of_many_runs_shows_the_first_and_a_search_finds_the_other
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(state, "MAX_RUNS", 2)
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await ready(app, pilot)
+    async with walk(workbench(store)) as on:
+        screen = await ready(on)
         assert [run.name for run in screen.view.runs] == ["otter-2", "otter-1"]
-        assert "the first 2 runs, / finds others" in frames.text(app)
-        await pilot.press("slash", *"otter-0", "enter")
-        await until(app, lambda: [run.name for run in screen.view.runs] == ["otter-0"])
-        assert "finds others" not in frames.text(app)
+        assert "the first 2 runs, / finds others" in on.text
+        await on.press("slash", *"otter-0", "enter")
+        await until(on.app, lambda: [run.name for run in screen.view.runs] == ["otter-0"])
+        assert "finds others" not in on.text
 
 
 async def test_a_filter_that_is_wrong_says_so(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await ready(app, pilot)
+    async with walk(workbench(store)) as on:
+        screen = await ready(on)
         screen.find("(")
-        await pilot.pause()
+        await on.pilot.pause()
         assert "filter" in screen.view.problem
-        frames.check(app)
+        frames.check(on.app)
 
 
 async def test_marked_runs_go_to_compare_with_the_oldest_first(store: Path) -> None:
-    app = workbench(store)
     asked: list[msg.CompareRequested] = []
-    async with app.run_test(
-        size=(120, 40),
-        message_hook=lambda m: asked.append(m) if isinstance(m, msg.CompareRequested) else None,
-    ) as pilot:
-        screen = await ready(app, pilot)
+
+    def hook(message: object) -> None:
+        if isinstance(message, msg.CompareRequested):
+            asked.append(message)
+
+    async with walk(workbench(store), message_hook=hook) as on:
+        screen = await ready(on)
         newest, older, *_ = screen.view.runs
-        await pilot.press("space", "down", "space", "d")
-        await pilot.pause()
+        await on.press("space", "down", "space", "d")
         assert asked[0].refs == (older.id, newest.id)
 
 
 async def test_escape_clears_the_marks_once_the_search_is_closed(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await ready(app, pilot)
-        await pilot.press("space")
+    async with walk(workbench(store)) as on:
+        screen = await ready(on)
+        await on.press("space")
         assert (len(screen.view.marked), screen.view.cursor) == (1, 0)
-        await pilot.press("down", "space", "slash", "o", "escape")
+        await on.press("down", "space", "slash", "o", "escape")
         assert len(screen.view.marked) == 2
-        await pilot.press("escape")
+        await on.press("escape")
         assert screen.view.marked == frozenset()
-        assert app.screen is screen
+        assert on.screen is screen
 
 
 @pytest.mark.slow
 async def test_sweeps_of_one_name_are_groups_of_their_own(tmp_path: Path) -> None:
-    app = workbench(sweep_of_rates(tmp_path))
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await ready(app, pilot)
+    async with walk(workbench(sweep_of_rates(tmp_path))) as on:
+        screen = await ready(on)
         screen._relist(group="sweep")
-        await until(app, lambda: "no sweep  (1)" in frames.text(app))
-        text = frames.text(app)
+        await until(on.app, lambda: "no sweep  (1)" in on.text)
+        text = on.text
         assert "sweep rates  (6)" in text
         assert "sweep rates  (2)" in text
         # both are marked and folded alone
-        await pilot.press("home", "down", "down", "space")
+        await on.press("home", "down", "down", "space")
         assert {run.name for run in screen.view.selection} == {f"rates-{n}" for n in range(1, 7)}
-        await pilot.press("enter")
-        await until(app, lambda: "rates-6" not in frames.text(app))
-        assert "other-1" in frames.text(app)
+        await on.press("enter")
+        await until(on.app, lambda: "rates-6" not in on.text)
+        assert "other-1" in on.text
 
 
 async def test_tags_are_a_column_and_found_by_a_search(tmp_path: Path) -> None:
@@ -204,15 +200,14 @@ async def test_tags_are_a_column_and_found_by_a_search(tmp_path: Path) -> None:
     made.tag(1, add=["keep-this"])
     made.change(2, note="slow on battery")
     made.close()
-    app = workbench(path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await ready(app, pilot)
-        lines = frames.frame(app)
+    async with walk(workbench(path)) as on:
+        screen = await ready(on)
+        lines = on.lines
         assert any("tags" in line and "steps" in line for line in lines)
         assert any("otter" in line and "keep-this" in line for line in lines)
         for words, found in (("keep", "otter"), ("battery", "heron"), ("hero", "heron")):
             screen.find(words)
-            await ready(app, pilot)
+            await ready(on)
             assert [run.name for run in screen.view.runs] == [found]
 
 
@@ -223,38 +218,35 @@ async def test_what_is_archived_or_deleted_is_hidden_and_undo_brings_it_back_und
     path = tmp_path / "runs.db"
     for name in ("old-fox", "new-fox"):
         record(path, run_events(steps=1), name=name)
-    app = workbench(path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await ready(app, pilot)
-        await pilot.press("x", "escape")  # nothing is removed before the question is answered
-        await ready(app, pilot)
+    async with walk(workbench(path)) as on:
+        screen = await ready(on)
+        await on.press("x", "escape")  # nothing is removed before the question is answered
+        await ready(on)
         assert len(screen.view.runs) == 2
-        await pilot.press("x")
-        await pilot.press(key)
-        await until(app, lambda: [run.name for run in screen.view.runs] == ["old-fox"])
-        assert app.has_deleted is (key == "d")
-        await pilot.press("u")
-        await until(app, lambda: len(screen.view.runs) == 2)
-        assert not app.has_deleted
-        assert screen.view.selected is not None
+        await on.press("x")
+        await on.press(key)
+        await until(on.app, lambda: [run.name for run in screen.view.runs] == ["old-fox"])
+        assert on.app.has_deleted is (key == "d")
+        await on.press("u")
+        await until(on.app, lambda: len(screen.view.runs) == 2)
+        assert not on.app.has_deleted
         assert screen.view.selected.name == "new-fox"
 
 
 async def test_a_deleted_run_is_no_longer_on_watch_nor_on_rollouts(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     record(path, run_events(steps=1), name="otter")
-    app = workbench(path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await ready(app, pilot)
-        await pilot.press("enter", "4")
-        await until(app, lambda: "answer a" in frames.text(app), app.frame_now)
-        await pilot.press("1", "x")
-        await pilot.press("d")
-        await until(app, lambda: screen.view.runs == ())
-        assert app.session is None
-        await pilot.press("4")
-        await until(app, lambda: "No run is open" in frames.text(app), app.frame_now)
-        assert "answer a" not in frames.text(app)
+    async with walk(workbench(path)) as on:
+        screen = await ready(on)
+        await on.press("enter", "4")
+        await on.until(lambda: "answer a" in on.text)
+        await on.press("1", "x")
+        await on.press("d")
+        await until(on.app, lambda: screen.view.runs == ())
+        assert on.app.session is None
+        await on.press("4")
+        await on.until(lambda: "No run is open" in on.text)
+        assert "answer a" not in on.text
 
 
 async def test_what_an_earlier_workbench_deleted_comes_back_unless_it_left_cleanly(
@@ -264,16 +256,15 @@ async def test_what_an_earlier_workbench_deleted_comes_back_unless_it_left_clean
     record(path, run_events(steps=1), name="calm-otter")
     with closing(ExperimentStore(path)) as opened:
         opened.delete([opened.key_of("calm-otter")])
-    app = workbench(path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await ready(app, pilot)
-        assert "1 deleted (u)" in frames.text(app)
-        await pilot.press("u")
-        await until(app, lambda: [run.name for run in screen.view.runs] == ["calm-otter"])
-        await pilot.press("x")
-        await pilot.press("d")
-        await until(app, lambda: screen.view.runs == ())
-    app.finish_run()
+    async with walk(workbench(path)) as on:
+        screen = await ready(on)
+        assert "1 deleted (u)" in on.text
+        await on.press("u")
+        await until(on.app, lambda: [run.name for run in screen.view.runs] == ["calm-otter"])
+        await on.press("x")
+        await on.press("d")
+        await until(on.app, lambda: screen.view.runs == ())
+    on.app.finish_run()
     with closing(ExperimentStore(path)) as opened:
         assert purge_deleted(opened) == (0, [])
         assert opened.restore() == ()
@@ -283,12 +274,11 @@ async def test_an_active_run_is_not_removed(tmp_path: Path) -> None:
     handle = start_run(tmp_path / "runs.db", CONFIG, name="busy-otter")
     handle.put(started())
     assert handle.flush(60)
-    app = workbench(tmp_path / "runs.db")
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await ready(app, pilot)
-        await pilot.press("x")
-        assert app.screen is screen
-        assert "busy-otter has not ended yet" in app.notices[-1].text
+    async with walk(workbench(tmp_path / "runs.db")) as on:
+        screen = await ready(on)
+        await on.press("x")
+        assert on.screen is screen
+        assert "busy-otter has not ended yet" in on.told
     handle.close()
 
 
@@ -304,12 +294,11 @@ async def test_an_undo_at_once_comes_after_the_archiving(
         return set_archived(store, runs, archived)
 
     monkeypatch.setattr(writes, "set_archived", slow_to_archive)
-    app = workbench(path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await ready(app, pilot)
+    async with walk(workbench(path)) as on:
+        screen = await ready(on)
         screen._remove(screen.view.selection, "archive")
         screen.action_undo()
-        await pilot.pause()
+        await on.pilot.pause()
         assert len(screen.view.runs) == 1
 
 
@@ -319,24 +308,22 @@ async def test_a_change_of_the_queue_is_seen_without_waiting_for_the_next_look(
     path = tmp_path / "runs.db"
     with closing(ExperimentStore(path)) as opened:
         RunQueue(opened).add(CONFIG, name="otter")
-    monkeypatch.setattr(QueueScreen, "on_mount", lambda self: self.read())  # once
-    app = workbench(path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await ready(app, pilot)
-        await pilot.press("Q")
-        await until(app, lambda: "queued" in "\n".join(frames.frame(app)))
-        await pilot.press("x")
-        await until(app, lambda: "cancelled" in "\n".join(frames.frame(app)))
+    monkeypatch.setattr(QueueScreen, "on_mount", lambda self: self.refresh_queue())  # once
+    async with walk(workbench(path)) as on:
+        await ready(on)
+        await on.press("Q")
+        await until(on.app, lambda: "queued" in "\n".join(on.lines))
+        await on.press("x")
+        await until(on.app, lambda: "cancelled" in "\n".join(on.lines))
 
 
 async def test_an_empty_queue_offers_no_keys_that_need_a_run(tmp_path: Path) -> None:
-    app = workbench(tmp_path / "none.db")
-    async with app.run_test(size=(80, 24)) as pilot:
-        await ready(app, pilot)
-        await pilot.press("Q")
-        await until(app, lambda: "The queue is empty." in frames.text(app))
-        await pilot.pause()
-        bar = frames.frame(app)[-1]
+    async with walk(workbench(tmp_path / "none.db"), (80, 24)) as on:
+        await ready(on)
+        await on.press("Q")
+        await until(on.app, lambda: "The queue is empty." in on.text)
+        await on.pilot.pause()
+        bar = on.lines[-1]
         assert "close" in bar
         assert "remove" not in bar
 
@@ -351,12 +338,11 @@ async def test_the_settings_of_waiting_runs_are_not_cut_while_there_is_room(
             settings = {"steps": 40, "optimizer.learning_rate": 0.0001, "seed": seed}
             queue.add(CONFIG, name=f"rates-{seed}", settings=settings)
         queue.take()
-    app = workbench(path)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await ready(app, pilot)
-        await pilot.press("Q")
-        await until(app, lambda: "rates-1" in "\n".join(frames.frame(app)))
-        rows = [line for line in frames.frame(app) if "rates-" in line]
+    async with walk(workbench(path), (80, 24)) as on:
+        await ready(on)
+        await on.press("Q")
+        await until(on.app, lambda: "rates-1" in "\n".join(on.lines))
+        rows = [line for line in on.lines if "rates-" in line]
         for seed, state in enumerate(("running", "queued")):
             row = next(line for line in rows if f"rates-{seed}" in line)
             assert state in row
@@ -374,13 +360,12 @@ async def test_a_change_of_the_queue_that_the_store_refuses_is_told_and_ends_not
         raise StoreError("the store is busy")
 
     monkeypatch.setattr(RunQueue, "finish", refused)
-    app = workbench(path)
-    async with app.run_test(size=(120, 40), notifications=True) as pilot:
-        await ready(app, pilot)
-        await pilot.press("Q")
-        await until(app, lambda: "queued" in "\n".join(frames.frame(app)))
-        await pilot.press("x")
-        await until(app, lambda: "the store is busy" in "\n".join(frames.frame(app)))
+    async with walk(workbench(path), notifications=True) as on:
+        await ready(on)
+        await on.press("Q")
+        await until(on.app, lambda: "queued" in "\n".join(on.lines))
+        await on.press("x")
+        await until(on.app, lambda: "the store is busy" in "\n".join(on.lines))
 
 
 async def test_name_tags_and_note_are_one_dialog(tmp_path: Path) -> None:
@@ -388,11 +373,10 @@ async def test_name_tags_and_note_are_one_dialog(tmp_path: Path) -> None:
     record(path, run_events(steps=1), name="otter")
     with closing(ExperimentStore(path)) as opened:
         opened.tag(1, add=["old", "kept"])
-    app = workbench(path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await ready(app, pilot)
-        await pilot.press("i", *"heron", "tab", *" good -old", "tab", *"slow", "enter")
-        await until(app, lambda: app.notices and app.notices[-1].text == "otter changed.")
+    async with walk(workbench(path)) as on:
+        await ready(on)
+        await on.press("i", *"heron", "tab", *" good -old", "tab", *"slow", "enter")
+        await until(on.app, lambda: on.app.notices and on.told == "otter changed.")
     with closing(StoreReader(path)) as reader:
         run = reader.resolve("@last")
     assert (run.name, run.tags, run.note) == ("heron", ("good", "kept"), "slow")
@@ -404,11 +388,10 @@ async def test_tags_of_marked_runs_are_changed_together(tmp_path: Path) -> None:
         record(path, run_events(steps=1), name=name)
         with closing(ExperimentStore(path)) as opened:
             opened.tag(opened.key_of(name), add=tags)
-    app = workbench(path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await ready(app, pilot)
-        await pilot.press("space", "down", "space", "i", "backspace", *"both", "enter")
-        await until(app, lambda: app.notices and app.notices[-1].text == "2 runs changed.")
+    async with walk(workbench(path)) as on:
+        await ready(on)
+        await on.press("space", "down", "space", "i", "backspace", *"both", "enter")
+        await until(on.app, lambda: on.app.notices and on.told == "2 runs changed.")
     with closing(StoreReader(path)) as reader:
         found = {run.name: run.tags for run in reader.runs()}
     assert found == {"otter": ("a", "both"), "heron": ("both", "c")}
@@ -417,11 +400,9 @@ async def test_tags_of_marked_runs_are_changed_together(tmp_path: Path) -> None:
 async def test_a_read_only_view_writes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     record(path, run_events(steps=1))
-    app = workbench(path, read_only=True)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await ready(app, pilot)
-        await pilot.press("x")
-        await pilot.pause()
+    async with walk(workbench(path, read_only=True)) as on:
+        screen = await ready(on)
+        await on.press("x")
         assert len(screen.view.runs) == 1
 
 
@@ -448,15 +429,14 @@ def test_a_number_that_does_not_fit_has_an_exponent(reward: float, tmp_path: Pat
 
 
 async def test_sorting_works_while_the_table_has_no_room(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await ready(app, pilot)
+    async with walk(workbench(store)) as on:
+        screen = await ready(on)
         screen.query_one(PreviewPanel).focus()
-        await pilot.press("z", "s")
+        await on.press("z", "s")
         assert screen.view.sort.startswith("-")
         assert not fitting(screen.query_one(RunsTable).inner.width, screen.view)
         before = screen.view.sort
-        await pilot.press("s")
+        await on.press("s")
         assert screen.view.sort not in (before, "")
 
 
@@ -468,10 +448,9 @@ async def test_a_worker_of_the_queue_is_a_process_of_its_own(
     monkeypatch.setattr(
         "grpo_engine.platform.spawn.subprocess.Popen", lambda words, **_: started.append(words)
     )
-    app = workbench(store, read_only=read_only)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await ready(app, pilot)
-        await pilot.press("Q", "enter")
+    async with walk(workbench(store, read_only=read_only)) as on:
+        await ready(on)
+        await on.press("Q", "enter")
     wanted = ["-P", "-m", "grpo_tui", "sweep", "--queue", "--db", str(store)]
     assert [words[1:] for words in started] == ([] if read_only else [wanted])
 
@@ -481,43 +460,40 @@ async def test_only_a_view_that_may_write_saves_a_picture(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for read_only in (True, False):
-        app = workbench(store, read_only=read_only)
-        async with app.run_test(size=(120, 40), notifications=True) as pilot:
-            screen = await ready(app, pilot)
+        async with walk(workbench(store, read_only=read_only), notifications=True) as on:
+            screen = await ready(on)
             screen.action_picture()
             told = "This view is read-only." if read_only else "Saved"
-            await until(app, partial(lambda app, told: told in frames.text(app), app, told))
+            await until(on.app, partial(is_told, on, told))
             pictures = [path.read_text() for path in tmp_path.glob("*.svg")]
             assert len(pictures) == (not read_only)
             assert all("otter" in text for text in pictures)
 
 
 async def test_columns_are_picked_from_settings_and_metrics_and_remembered(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(160, 48)) as pilot:
-        screen = await ready(app, pilot)
-        await pilot.press("m")
-        await until(app, lambda: isinstance(app.screen, Picker))
-        await pilot.press(*"learning_rate", "enter")
-        await until(app, lambda: screen.view.columns == ("=optimizer.learning_rate",))
-        await until(app, lambda: " learning_rate " in frames.frame(app)[2])
-        assert app.preferences.texts("runs.columns") == ["=optimizer.learning_rate"]
-        await pilot.press("m")
-        await until(app, lambda: isinstance(app.screen, Picker))
-        await pilot.press("space", "enter")
-        await until(app, lambda: screen.view.columns == ())
+    async with walk(workbench(store), (160, 48)) as on:
+        screen = await ready(on)
+        await on.press("m")
+        await until(on.app, lambda: isinstance(on.screen, Picker))
+        await on.press(*"learning_rate", "enter")
+        await until(on.app, lambda: screen.view.columns == ("=optimizer.learning_rate",))
+        await until(on.app, lambda: " learning_rate " in on.lines[2])
+        assert on.app.preferences.texts("runs.columns") == ["=optimizer.learning_rate"]
+        await on.press("m")
+        await until(on.app, lambda: isinstance(on.screen, Picker))
+        await on.press("space", "enter")
+        await until(on.app, lambda: screen.view.columns == ())
 
 
 async def test_settings_that_differ_among_the_listed_runs_are_columns(tmp_path: Path) -> None:
-    app = workbench(sweep_of_rates(tmp_path))
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await ready(app, pilot)
-        await until(app, lambda: "learning_rate" in frames.frame(app)[2])
-        row = next(line for line in frames.frame(app) if "rates-1" in line)
+    async with walk(workbench(sweep_of_rates(tmp_path))) as on:
+        screen = await ready(on)
+        await until(on.app, lambda: "learning_rate" in on.lines[2])
+        row = next(line for line in on.lines if "rates-1" in line)
         assert "1e−5" in row or ".1" in row
-        await pilot.press("slash", *"lone-wolf", "enter")
-        await until(app, lambda: len(screen.view.runs) == 1)
-        await until(app, lambda: "learning_rate" not in frames.frame(app)[2])
+        await on.press("slash", *"lone-wolf", "enter")
+        await until(on.app, lambda: len(screen.view.runs) == 1)
+        await until(on.app, lambda: "learning_rate" not in on.lines[2])
 
 
 def test_the_first_rows_do_not_wait_for_the_settings_that_differ(tmp_path: Path) -> None:
@@ -529,26 +505,24 @@ def test_the_first_rows_do_not_wait_for_the_settings_that_differ(tmp_path: Path)
 
 
 async def test_a_click_on_a_title_sorts_and_a_second_one_reverses(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await ready(app, pilot)
-        title = frames.frame(app)[2].index("best reward")
+    async with walk(workbench(store)) as on:
+        screen = await ready(on)
+        title = on.lines[2].index("best reward")
         for sort in ("-reward", "reward", "-reward"):
-            await pilot.click(RunsTable, offset=(title, 1))
+            await on.pilot.click(RunsTable, offset=(title, 1))
             assert screen.view.sort == sort
-            await until(app, lambda: len(re.findall("[▾▴]", frames.frame(app)[2])) == 1)
+            await until(on.app, lambda: len(re.findall("[▾▴]", on.lines[2])) == 1)
 
 
 @pytest.mark.parametrize(("key", "mode"), [("3", "watch"), ("4", "rollouts")])
 async def test_the_selected_run_opens_with_the_keys_of_its_screens(
     store: Path, key: str, mode: str
 ) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await ready(app, pilot)
-        await pilot.press("down", key)
-        await until(app, lambda: app.current_mode == mode)
-        await until(app, lambda: "otter-1" in frames.text(app), app.frame_now)
+    async with walk(workbench(store)) as on:
+        await ready(on)
+        await on.press("down", key)
+        await until(on.app, lambda: on.app.current_mode == mode)
+        await on.until(lambda: "otter-1" in on.text)
 
 
 def test_a_run_without_a_finished_step_is_not_said_to_have_taken_no_time(store: Path) -> None:
@@ -573,11 +547,10 @@ async def test_what_runs_can_be_grouped_by_is_listed_once(store: Path) -> None:
 async def test_groups_are_headed_by_their_value_also_where_that_is_0(
     store: Path, by: str, heading: str
 ) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await ready(app, pilot)
-        await pilot.press("g")
-        await until(app, lambda: isinstance(app.screen, Picker))
-        await pilot.press(*by, "enter")
-        await until(app, lambda: heading in frames.text(app))
-        assert f"by {by} · 3 runs" in frames.text(app)
+    async with walk(workbench(store)) as on:
+        await ready(on)
+        await on.press("g")
+        await until(on.app, lambda: isinstance(on.screen, Picker))
+        await on.press(*by, "enter")
+        await until(on.app, lambda: heading in on.text)
+        assert f"by {by} · 3 runs" in on.text

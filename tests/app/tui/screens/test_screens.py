@@ -18,7 +18,6 @@ from grpo_tui.app.tui.dialogs.crash import crash_page
 from grpo_tui.app.tui.dialogs.dialog import Dialog
 from grpo_tui.app.tui.dialogs.help.screen import HelpScreen
 from grpo_tui.app.tui.preferences import Preferences
-from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from grpo_tui.app.tui.screens.rollouts.lab.screen import LabScreen
 from grpo_tui.app.tui.widgets.field import Field
 from grpo_tui.app.tui.widgets.key_bar import KeyBar
@@ -29,7 +28,7 @@ from tests.app.rest import until
 from tests.app.script import Script, algorithm
 from tests.app.stored import record, run_events, workbench
 from tests.app.tui.screens.test_watch import workbench as scripted
-from tests.app.walk import Walk
+from tests.app.walk import Walk, walk
 
 WALKS = [((80, 24), "dark"), ((200, 60), "light")]
 
@@ -118,26 +117,22 @@ async def on_compare(walk: Walk) -> None:
 async def test_a_screen_is_whole_and_readable(
     part: Callable[[Walk], Awaitable[None]], size: tuple[int, int], theme: str, store: Path
 ) -> None:
-    app = workbench(store, theme)
-    async with app.run_test(size=size) as pilot:
-        await part(Walk(app, pilot))
+    async with walk(workbench(store, theme), size) as on:
+        await part(on)
 
 
 @pytest.mark.parametrize(("size", "theme"), WALKS)
 async def test_what_opens_over_a_screen_is_whole_and_readable(
     size: tuple[int, int], theme: str, store: Path
 ) -> None:
-    app = workbench(store, theme)
-    async with app.run_test(size=size) as pilot:
-        walk = Walk(app, pilot)
-        await walk.see("reward")
-        await walk.over("question_mark", words=("reward",))
-        await walk.over("ctrl+p", words=("Find an action",))
-        await walk.over("ctrl+c", words=("─ quit ─", "Leave the workbench?"))
-        assert isinstance(app.screen, WorkbenchScreen)
-        app.push_screen(crash_page(app.screen.snapshot, "The model is gone.", "Traceback\n x"))
-        await walk.see("The model is gone", "last lines of the log")
-        lines = [line for line in frames.frame(app) if re.search(r":\d\d  step +\d+  ", line)]
+    async with walk(workbench(store, theme), size) as on:
+        await on.see("reward")
+        await on.over("question_mark", words=("reward",))
+        await on.over("ctrl+p", words=("Find an action",))
+        await on.over("ctrl+c", words=("─ quit ─", "Leave the workbench?"))
+        on.app.push_screen(crash_page(on.screen.snapshot, "The model is gone.", "Traceback\n x"))
+        await on.see("The model is gone", "last lines of the log")
+        lines = [line for line in on.lines if re.search(r":\d\d  step +\d+  ", line)]
         ends = {re.search(r"step +\d+", line).end() for line in lines}  # type: ignore[union-attr]  # each line matched
         assert len(lines) > 1
         assert len(ends) == 1  # the texts begin below each other
@@ -147,11 +142,9 @@ async def test_what_opens_over_a_screen_is_whole_and_readable(
 async def test_an_engine_at_work_can_be_steered_from_a_whole_screen(
     size: tuple[int, int], tmp_path: Path
 ) -> None:
-    app = scripted(Script(steps=24, total_steps=60).sampling(), tmp_path)
-    async with app.run_test(size=size) as pilot:
-        walk = Walk(app, pilot)
-        await walk.see("generate", "pause run")
-        await walk.over("S", words=("after this step",))
+    async with walk(scripted(Script(steps=24, total_steps=60).sampling(), tmp_path), size) as on:
+        await on.see("generate", "pause run")
+        await on.over("S", words=("after this step",))
 
 
 @pytest.mark.parametrize("size", [size for size, _ in WALKS])
@@ -198,21 +191,20 @@ def test_the_first_screen_is_there_before_pydantic_the_database_and_mlx() -> Non
 async def test_esc_leaves_every_dialog_and_enter_takes_the_first_answer(
     mode: str, keys: str, store: Path
 ) -> None:
-    app = workbench(store, "dark", mode)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.pause()
-        base = app.screen
+    async with walk(workbench(store, "dark", mode)) as on:
+        await on.pilot.pause()
+        base = on.screen
         for key in keys.split():
-            await pilot.press(key)
-            await until(app, lambda: isinstance(app.screen, Dialog))
-            dialog = app.screen
+            await on.press(key)
+            await until(on.app, lambda: isinstance(on.screen, Dialog))
+            dialog = on.screen
             if isinstance(dialog, Choice):
                 assert dialog.query_one(OptionList).highlighted == 0, key
             typed_in = bool(dialog.query(Field))
-            await pilot.press("escape")
-            assert app.screen is base, key
+            await on.press("escape")
+            assert on.screen is base, key
             if not typed_in or isinstance(dialog, HelpScreen):
-                await pilot.press(key)
-                await until(app, lambda: isinstance(app.screen, Dialog))
-                await pilot.press("q")
-                await until(app, lambda: app.screen is base)
+                await on.press(key)
+                await until(on.app, lambda: isinstance(on.screen, Dialog))
+                await on.press("q")
+                await until(on.app, lambda: on.screen is base)

@@ -152,25 +152,24 @@ async def test_the_groups_scored_last_can_be_read_while_the_next_step_is_sampled
     tmp_path: Path,
 ) -> None:
     events = [*SHORT.sampling()]
-    app = workbench(events, tmp_path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot, app)
+    async with walk(workbench(events, tmp_path)) as on:
+        await settle(on.pilot, on.app)
         last = [e.group for e in events if isinstance(e, ev.GroupScored) and e.step == 24]
-        groups, answers = app.screen.query_one(Groups), app.screen.query_one(CompletionsPanel)
+        groups, answers = on.screen.query_one(Groups), on.screen.query_one(CompletionsPanel)
         assert groups.snapshot.groups == tuple(last)
-        assert "step 24" in rows_of(app, "#groups")[0]
-        assert "step 25" in rows_of(app, "#answers")[0]
-        assert "▸" not in "".join(rows_of(app, "#groups"))  # none of them is on screen
+        assert "step 24" in rows_of(on.app, "#groups")[0]
+        assert "step 25" in rows_of(on.app, "#answers")[0]
+        assert "▸" not in "".join(rows_of(on.app, "#groups"))  # none of them is on screen
         # with the focus on the groups, the answers are theirs
         groups.focus()
-        await settle(pilot, app)
+        await settle(on.pilot, on.app)
         assert answers.group == last[0]
-        assert "1▸" in "".join(rows_of(app, "#groups")).replace(" ", "")
-        assert "step 24" in rows_of(app, "#answers")[0]
-        frames.check(app)
-        app.screen.query_one(Curves).focus()
-        await settle(pilot, app)
-        assert "step 25" in rows_of(app, "#answers")[0]
+        assert "1▸" in "".join(rows_of(on.app, "#groups")).replace(" ", "")
+        assert "step 24" in rows_of(on.app, "#answers")[0]
+        frames.check(on.app)
+        on.screen.query_one(Curves).focus()
+        await settle(on.pilot, on.app)
+        assert "step 25" in rows_of(on.app, "#answers")[0]
 
 
 def test_the_new_groups_show_as_soon_as_one_has_scores() -> None:
