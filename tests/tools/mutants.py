@@ -367,6 +367,11 @@ class Job:
             (lines for lines in functions(self.path) if self.mutant.line in lines), range(0)
         )
 
+    def change(self) -> str:
+        """A hash of the change, which other changes of the file leave as it is."""
+        text = f"{self.path}\n{self.mutant.before}\n{self.mutant.after}"
+        return hashlib.sha256(text.encode()).hexdigest()
+
     @property
     def key(self) -> str:
         """The mutated source, independent of its line number."""
@@ -449,7 +454,7 @@ def jobs(target: Target) -> list[Job]:
         path = str(source.relative_to(ROOT).with_suffix(""))
         found += [Job(path, mutant) for mutant in mutants(source.read_text())]
     if 0 < target.sample < len(found):
-        found.sort(key=lambda job: job.key)
+        found.sort(key=Job.change)
         found = found[: target.sample]
     return found
 
