@@ -23,11 +23,14 @@ class Piece:
 Line = tuple[Piece, ...]
 
 
-def lay_out(tokens: Sequence[str], width: int) -> tuple[Line, ...]:
-    """Fill lines of `width` cells; a newline in a token shows as a sign, which ends the line."""
+def lay_out(tokens: Sequence[str], width: int, first: int = 0) -> tuple[Line, ...]:
+    """Fill lines of `width` cells; a newline in a token shows as a sign, which ends the line.
+
+    `first` is the index of the first token.
+    """
     lines: list[list[Piece]] = [[]]
     left = width
-    for index, text in enumerate(tokens):
+    for index, text in enumerate(tokens, first):
         for part, cells, breaks in _parts(text, width):
             if cells > left:
                 lines.append([])
