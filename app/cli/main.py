@@ -17,7 +17,7 @@ from grpo_tui.app.cli.startup import name_store, open_workbench
 from grpo_tui.app.cli.strict import StrictCommand, StrictGroup
 from grpo_tui.app.cli.verb_table import VERBS, Verb
 
-# Plain help: loading rich would double the time of `--help`.
+# Plain help: loading the console of rich would double the time of `--help`.
 STYLE: Any = {"rich_markup_mode": None, "add_completion": False, "pretty_exceptions_enable": False}
 
 USAGE_ERROR: Any = typer.BadParameter.__mro__[1]  # click's; typer does not export it

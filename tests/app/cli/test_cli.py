@@ -12,7 +12,7 @@ from grpo_tui.app import exit_codes
 from grpo_tui.app.cli.main import main
 from grpo_tui.app.cli.verb_table import VERBS
 
-HEAVY = ("mlx", "mlx_lm", "textual", "sqlmodel", "sqlalchemy", "pydantic", "numpy", "rich")
+HEAVY = ("mlx", "mlx_lm", "textual", "sqlmodel", "sqlalchemy", "pydantic", "numpy", "rich.console")
 
 
 class RunNotFoundError(EngineError, LookupError):
