@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -99,6 +100,10 @@ def test_the_words_that_changed_since_the_prompt_was_last_sampled_are_shown(stor
     text = painted(CompletionPanel, view=second)
     assert "answer a, changes\n\n" in text  # no shading
     assert "changes since step 2" in text
+    changed = text.partition("changes since step 2")[2].replace("\n", "")
+    after = re.sub(r"\[\+(.*?)\]", r"\1", re.sub(r"\[−.*?\]", "", changed))
+    assert second.rollout is not None
+    assert after.split() == second.rollout.text.split()
     assert "push with KL" in painted(CompletionPanel, view=replace(second, diff=False))
     assert "▌4 " in painted(HistoryBar, 120, view=second)
     visits = [second.visit(by) for by in (-2, -1, 1, 2)]
