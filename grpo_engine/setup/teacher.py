@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from grpo_engine.config.settings import RunConfig
+from grpo_engine.config.settings import ModelConfig, RunConfig
 from grpo_engine.errors import ConfigError, ModelError, quoted
 from grpo_engine.evaluation.target import find_target
 from grpo_engine.policy.load import load_policy
@@ -29,11 +29,8 @@ def check_teacher(config: RunConfig) -> None:
         )
 
 
-load_frozen = partial(load_policy, frozen=True)
-
-
 def load_teacher(
-    config: RunConfig, policy: Policy, load: Callable[..., Policy] = load_frozen
+    config: RunConfig, policy: Policy, load: Callable[[ModelConfig], Policy] | None = None
 ) -> Policy:
     """Load `teacher.path` once; refuse another vocabulary than that of the policy, if it has one.
 
@@ -41,12 +38,13 @@ def load_teacher(
     teacher.
     """
     compute = "rows" if config.model.compute == "rows" else "graph"
+    load = load or partial(load_policy, seed=config.seed, frozen=True)
     over = {"model": {"compute": compute, "grad_checkpoint": "off"}}
     try:
         settings = find_target(
             config.teacher.path, config, over, step=None, folder=Path, adapter_model=True
         ).config.model
-        teacher = load(settings, seed=config.seed)
+        teacher = load(settings)
     except ModelError as error:
         text = f"teacher.path: {error}".replace("model.path", "the model")
         raise type(error)(text, "teacher.path") from error
