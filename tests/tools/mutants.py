@@ -222,7 +222,17 @@ TARGETS = {
             "grpo_engine/training/samples.py",
         ),
         folder="tests/engine/training",
-        tests=("advantages", "gather", "refills", "drawing"),
+        tests=(
+            "advantages",
+            "gather",
+            "refills",
+            "drawing",
+            "rewards",
+            "sft",
+            "custom_choices",
+            "teacher",
+            "trainer",
+        ),
         first={"drawing": ("drawing",), "samples": ("advantages", "gather")},
         left_out="Passes and reports are compared with runs of TRL (`test_trl_runs.py`), which "
         "take too long to repeat for each mutant.",
