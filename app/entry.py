@@ -11,9 +11,11 @@ COMPLETING = "_GRPO_TUI_COMPLETE"  # set by a shell that completes a word
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; a screen gets a guardian."""
-    completing = COMPLETING in os.environ
-    if args is None and not completing and opens_workbench(sys.argv[1:]):
+    if args is None and COMPLETING not in os.environ and opens_workbench(sys.argv[1:]):
         guard()
-    from grpo_tui.app.cli.startup import run
+    from grpo_tui.app.cli.startup import protect
 
-    return run(sys.argv[1:] if args is None else list(args), completing=completing)
+    protect()
+    from grpo_tui.app.cli.main import main as run
+
+    return run(args)

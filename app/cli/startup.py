@@ -1,11 +1,10 @@
-"""Startup shared by the plain call and the verbs: store path, opening the workbench."""
+"""What comes before any verb: guarded streams, the store's path, opening the workbench."""
 
 import gc
 import json
 import os
 import sys
 import warnings
-from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -15,19 +14,11 @@ from grpo_tui.app.text.safe_text import protect_terminal, safe
 from grpo_tui.app.text.stderr import print_stderr
 
 
-def run(arguments: Sequence[str], *, completing: bool = False) -> int:
-    """Open the workbench for a plain call, which needs no typer, or run a verb."""
+def protect() -> None:
+    """Guard the standard streams, before anything is loaded that prints."""
     open_missing()
     protect_terminal()
     warnings.formatwarning = plain_warning
-    names_store = (
-        len(arguments) == 2 and arguments[0] == "--db" and arguments[1][:1] not in ("", "-")
-    )
-    if completing or (arguments and not names_store):
-        return int(import_module("grpo_tui.app.cli.main").main(arguments))
-    if arguments:
-        name_store(Path(arguments[1]))
-    return exit_codes.guarded(open_workbench)
 
 
 def plain_warning(message: object, *_: object, **__: object) -> str:

@@ -12,8 +12,6 @@ from grpo_tui.app.cli.store_access import reading, writing
 from grpo_tui.app.text.stderr import print_stderr
 from grpo_tui.experiments.errors import QueryError
 
-WAIT_S = 5.0
-
 
 def pause(run: RunRef, as_json: Json = False) -> None:
     """Pause a run; it stays in memory until `continue`.
@@ -46,7 +44,7 @@ def stop(
 
 
 def _send(run: str, verb: str, as_json: bool) -> None:
-    """Send the request and wait up to five seconds until it is taken."""
+    """Send the request and wait until it is taken, or until the reader gives up."""
     with reading() as reader:
         target = reader.resolve(run)
         if target.status in ("lost", "aborted"):
@@ -60,8 +58,7 @@ def _send(run: str, verb: str, as_json: bool) -> None:
             raise QueryError(f"{target.name} is already paused")
         with writing() as store:
             request = store.request(target.key, verb)
-        end = time.monotonic() + WAIT_S
-        while (view := reader.control(request)).state == "asked" and time.monotonic() < end:
+        while (view := reader.control(request)).state == "asked":
             time.sleep(0.1)
     if as_json:
         print_json(

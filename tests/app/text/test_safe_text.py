@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import grpo_tui.app
 from grpo_tui.app import exit_codes
 from grpo_tui.app.cli.output import print_fields, print_table, print_text
-from grpo_tui.app.cli.startup import run
+from grpo_tui.app.cli.startup import protect
 from grpo_tui.app.text.safe_text import (
     SafeStream,
     cell_len,
@@ -128,7 +128,7 @@ def test_both_streams_of_a_terminal_are_guarded_and_a_pipe_is_left_alone(
         out = io.StringIO()
         monkeypatch.setattr(out, "isatty", lambda answer=terminal: answer)
         monkeypatch.setattr(sys, name, out)
-        run(["--version"])
+        protect()
         assert isinstance(getattr(sys, name), SafeStream) == terminal
 
 
