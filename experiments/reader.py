@@ -55,7 +55,6 @@ from grpo_tui.experiments.read.connection import (
     Connection,
     among,
     as_view,
-    no_collection,
 )
 from grpo_tui.experiments.read.status import Derived, derive
 from grpo_tui.experiments.starts import start_step
@@ -137,8 +136,7 @@ class StoreReader(Connection):
             query = query.where(RUN.c.id.in_(keys))
         waiting = self.waiting()
         statuses = self._derive_active(waiting)
-        with no_collection():
-            return self._summaries(self.rows(query), extra, statuses, waiting, metrics)
+        return self._summaries(self.rows(query), extra, statuses, waiting, metrics)
 
     def waiting(self) -> dict[int, Spilled]:
         """Return the spilled events by run."""

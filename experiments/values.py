@@ -19,6 +19,7 @@ from grpo_engine.events import (
     Span,
     TokenNumbers,
 )
+from grpo_engine.frozen import frozen
 from grpo_engine.metrics import Direction
 
 Status = Literal[
@@ -69,7 +70,7 @@ class UnreadableFloat(Unreadable, float):
         return super().__new__(cls, value)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MetricSummary:
     key: str
     direction: Direction
@@ -93,7 +94,7 @@ class MetricSummary:
         return {"up": self.max_step, "down": self.min_step, "none": self.last_step}[self.direction]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RunSummary:
     """A row of the list of runs; `key` is the database's, `id` is for people.
 
@@ -139,7 +140,7 @@ class RunSummary:
         return self.status in ACTIVE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RunDetail:
     summary: RunSummary
     config: Mapping[str, Any]
@@ -151,7 +152,7 @@ class RunDetail:
     descent: str  # "step 20 of base" or "settings of base"; empty for a run from nothing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AttemptView:
     """One process's work on a run; a later attempt redid the steps after `until_step`."""
 
@@ -167,7 +168,7 @@ class AttemptView:
     cause: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MetricSeries:
     """One metric over the steps; NaN is a gap."""
 
@@ -177,7 +178,7 @@ class MetricSeries:
     values: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RolloutView(Rollout):
     """A stored rollout with its database keys; its ids are read with its token numbers."""
 
@@ -191,7 +192,7 @@ class RolloutView(Rollout):
     rewards: tuple[RewardValue, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GroupView(Group):
     """The stored rollouts of one prompt in one step; `key` is the database's."""
 
@@ -204,7 +205,7 @@ class GroupView(Group):
     rollouts: tuple[RolloutView, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RecordedTokens(TokenNumbers):
     """One rollout's tokens with their numbers.
 
@@ -233,7 +234,7 @@ class RecordedTokens(TokenNumbers):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TokenView:
     """The token numbers of a group: the prompt's ids, and a row for each rollout."""
 
@@ -241,7 +242,7 @@ class TokenView:
     rows: tuple[RecordedTokens, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SearchHit:
     """A rollout whose completion or prompt contains the search text, from `start` to `end`."""
 
@@ -266,7 +267,7 @@ class RecordedEvent:
     event: Event
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AlertView(AlertRaised):
     """All alerts of one rule: the latest text, the first step, and the count.
 
@@ -285,7 +286,7 @@ class AlertView(AlertRaised):
         return self.step
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class EvaluationView(EvaluationFinished):
     """A stored evaluation; `StoreReader.samples` returns its rows."""
 
@@ -293,7 +294,7 @@ class EvaluationView(EvaluationFinished):
     rows: tuple[EvaluationSample, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PostMortem:
     """The circumstances of a run that ended without reporting it."""
 
@@ -305,7 +306,7 @@ class PostMortem:
     log_lines: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class BoardRollout:
     """A rollout that is being sampled in the current step; it has no score yet.
 
@@ -321,7 +322,7 @@ class BoardRollout:
     waits_since: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class BoardGroup:
     """A prompt whose completions are sampled in this step."""
 
@@ -332,7 +333,7 @@ class BoardGroup:
     rollouts: tuple[BoardRollout, ...] = field(default=(), metadata={"stored": "rows"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class BoardView:
     """The current state of a run, overwritten in place; a viewer may poll as rarely as it likes."""
 
@@ -353,7 +354,7 @@ class BoardView:
 ControlState = Literal["asked", "taken", "expired", "no answer"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ControlView:
     """The state of a request to a run, explained in `message`."""
 
@@ -361,7 +362,7 @@ class ControlView:
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class QueueItemView:
     """A queued run: waiting, active or ended."""
 

@@ -5,9 +5,10 @@ Everything runs on the reader thread.
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
+from grpo_engine.frozen import frozen
 from grpo_engine.metrics import natural_range
 from grpo_tui.app.charts.series import Series, Trace, axis_end, band, cut, positions
 from grpo_tui.experiments.compare.runs import AMOUNTS
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 Work = tuple["array[int]", "array[float]"]  # steps, and the tokens or seconds up to each
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CurveRequest:
     """Metrics of runs, as charts of so many pixel columns show them."""
 
@@ -31,7 +32,7 @@ class CurveRequest:
     seeds: tuple[tuple[str, ...], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ChartData:
     """The curves of one metric, by run: values, and their positions on the axis."""
 
@@ -40,7 +41,7 @@ class ChartData:
     traces: Mapping[tuple[str, ...], Trace]  # keyed by a run, or by the seeds of a band
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Charts:
     """The charts by metric, of so many pixel columns; none until they have been read."""
 

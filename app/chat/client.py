@@ -11,6 +11,7 @@ from grpo_engine import consent
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import StopNow
 from grpo_engine.evaluation.target import of_run
+from grpo_engine.frozen import frozen
 from grpo_engine.sandbox.client import Sandbox, ServiceCall
 from grpo_tui.experiments.processes import environment
 
@@ -40,7 +41,7 @@ class Turn:
     done: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Pair:
     """A trained model and the one that its run began with."""
 

@@ -1,5 +1,6 @@
 """Open the store for commands: read-only by default; migrated and writable for changes."""
 
+import gc
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ def reading() -> Iterator["StoreReader"]:
     from grpo_tui.experiments.db.tables import CURRENT
     from grpo_tui.experiments.reader import StoreReader
 
+    gc.freeze()  # Collections would visit what is loaded again for every few thousand rows.
     path = store_path()
     reader = StoreReader(path)
     if reader.schema < CURRENT:

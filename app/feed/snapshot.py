@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Literal
 
 from grpo_engine import events as ev
+from grpo_engine.frozen import frozen
 from grpo_tui.app.charts.series import Series
 from grpo_tui.experiments.values import AlertView, BoardGroup, BoardRollout, BoardView
 
@@ -23,7 +24,7 @@ StepGroup = BoardGroup | ev.Group
 StepRollout = BoardRollout | ev.Rollout
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LogLine:
     """A line of the log; `at` is wall time, None if unknown."""
 
@@ -33,7 +34,7 @@ class LogLine:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Head:
     """The names and settings at the top of a screen."""
 
@@ -47,7 +48,7 @@ class Head:
     speed: float = 1.0  # of its replay
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Snapshot:
     """A run at one moment; the only input of the panels."""
 

@@ -1,13 +1,13 @@
 """Strengths and weaknesses of each recipe, from `recipe_cards.toml`."""
 
 import tomllib
-from dataclasses import dataclass
 from importlib.resources import files
 
 from grpo_engine import names
+from grpo_engine.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RecipeCard:
     """A recipe's title, source and character."""
 

@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from grpo_engine.frozen import frozen
 from grpo_engine.metrics import spec
 from grpo_tui.app.text.comparison import value_text
 from grpo_tui.app.text.numbers import seconds, short, sparkline, with_unit
@@ -17,7 +17,7 @@ Spans = list[tuple[str, str]]  # texts and their styles
 Draw = Callable[[RunSummary, float, Sequence[float]], Spans]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RunColumn:
     """A column: its title, what the screen sorts by, how it draws a run, and where its text is."""
 

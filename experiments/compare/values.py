@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from grpo_engine.frozen import frozen
 from grpo_engine.metrics import Direction
 from grpo_tui.experiments.values import RunSummary
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SettingDifference:
     """A setting that differs between the compared runs; values are in the order of the runs.
 
@@ -20,7 +21,7 @@ class SettingDifference:
     minor: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MetricCell:
     """One metric of one compared run, and its difference from the baseline if there is one.
 
@@ -39,7 +40,7 @@ class MetricCell:
     at_n: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MetricComparison:
     """One metric of all compared runs."""
 
@@ -48,7 +49,7 @@ class MetricComparison:
     cells: tuple[MetricCell, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Evaluated:
     """One side of a paired test: a setting's runs, and their shares of right samples."""
 
@@ -80,7 +81,7 @@ class Effect:
     more_problems: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PairedTest(Effect):
     """Two settings on the same held-out problems, each pooled over its runs."""
 
@@ -90,7 +91,7 @@ class PairedTest(Effect):
     other: Evaluated
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Reached:
     """The work until a metric first reached a threshold: medians over runs, None if never."""
 
@@ -100,7 +101,7 @@ class Reached:
     seconds: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RankedSetting:
     """A setting of a sweep, pooled over its seeds; `test` is against the baseline's setting.
 
@@ -113,7 +114,7 @@ class RankedSetting:
     reached: Reached
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Ranking:
     """The settings of a sweep from best to worst, by greedy or by sampled held-out evaluation.
 
@@ -130,7 +131,7 @@ class Ranking:
     settings: tuple[RankedSetting, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Comparison:
     """Runs side by side; `by_recipe` are settings that differ only because their recipes do.
 

@@ -69,7 +69,6 @@ class Readable:
     """Reads and writes the values of a column."""
 
     stored: ClassVar[tuple[type, ...]] = (str,)
-    plain: ClassVar[type | None] = None  # values of this type are returned unread
     null: ClassVar[Any] = None  # the value of NULL
     read: Convert = str  # raises one of UNREADABLE
     write: Convert | None = None
@@ -83,9 +82,7 @@ class Readable:
         return self.write
 
     def result_processor(self, dialect: Any, coltype: Any) -> Convert:  # noqa: ARG002
-        plain, convert = self.plain, self.convert
-        # Speed matters: a list of runs has a million values, mostly numbers.
-        return lambda stored: stored if type(stored) is plain else convert(stored)
+        return self.convert
 
     def convert(self, stored: Any) -> Any:
         if stored is None:
@@ -109,7 +106,6 @@ def _name_type(column: Column[Any], table: Any) -> None:
 
 class StoredInt(Readable, Integer):
     stored = (int,)
-    plain: ClassVar[type | None] = int
     read: Convert = int
     replacement: Convert = UnreadableInt.of
 
@@ -117,7 +113,6 @@ class StoredInt(Readable, Integer):
 class Flag(StoredInt):
     """A boolean."""
 
-    plain = None
     read = {0: False, 1: True}.__getitem__
     write = staticmethod(lambda value: None if value is None else int(value))
 
@@ -126,15 +121,12 @@ class Number(Readable, REAL[float]):
     """A number, or NULL."""
 
     stored = (float, int)
-    plain: ClassVar[type | None] = float
     read: Convert = float
     replacement = UnreadableFloat.of
 
 
 class Timestamp(Number):
     """Seconds since 1970."""
-
-    plain = None
 
     @staticmethod
     def read(number: float) -> float:

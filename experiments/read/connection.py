@@ -1,9 +1,7 @@
 """The connection through which a reader queries a store."""
 
-import gc
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, fields
 from functools import cache
 from pathlib import Path
@@ -122,7 +120,7 @@ class Connection:
 
     def rows(self, query: Executable) -> Sequence[Any]:
         try:
-            with collecting(self._damage), no_collection():
+            with collecting(self._damage):
                 return self._connection.execute(query).all()
         except OverflowError as error:
             numbers = query.compile().params.values()  # type: ignore[attr-defined]
@@ -255,15 +253,3 @@ def as_view(view: type[V], row: Any, **more: Any) -> V:
     if "nonfinite" not in names and (nonfinite := columns.get("nonfinite")):
         values |= dict.fromkeys(names.intersection(nonfinite.split(",")), math.nan)
     return view(**values | more)
-
-
-@contextmanager
-def no_collection() -> Iterator[None]:
-    """Disable garbage collection: it takes half the time of reading a hundred thousand rows."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
