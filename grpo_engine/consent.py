@@ -17,10 +17,9 @@ the user's token. A package's recipe is imported when settings with it are read.
 
 import hashlib
 import importlib.util
-import json
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -41,10 +40,9 @@ from grpo_engine.policy.embedded import EMBEDDED
 from grpo_engine.rewards.builtins import BUILT_IN as REWARDS
 from grpo_engine.rewards.rubric import read_rubric
 from grpo_engine.tasks.base import BUILT_IN as TASKS
-from grpo_engine.tasks.base import is_code
+from grpo_engine.tasks.base import is_code, json_of
 
 Action = Literal["import", "run", "read", "contact", "send"]
-MOST: Final = 10_000  # digests in the folder
 FILES: Final = 2_000  # files of a folder that are digested
 LIMIT: Final = 256 << 20  # bytes of a file that is digested as a whole
 PIECES, PIECE = 64, 1 << 16  # number and bytes of the pieces of a larger file
@@ -240,7 +238,7 @@ def _items(tree: Mapping[str, Any], subject: str) -> Iterator[TrustItem]:
             yield TrustItem("contact", "record.trackers", f"the tracker {tracker}")
     if variables := config.sandbox.environment:
         yield TrustItem(
-            "send", "sandbox.environment", f"the variables {_json(variables)} to its code"
+            "send", "sandbox.environment", f"the variables {json_of(variables)} to its code"
         )
 
 
@@ -345,7 +343,7 @@ def _code(
         target = f"{name} ({files[0]})"
     else:
         return
-    keywords = f" with {' or '.join(map(_json, options))}" if any(options) else ""
+    keywords = f" with {' or '.join(map(json_of, options))}" if any(options) else ""
     yield TrustItem("import", path, f"{target}{keywords}", files)
 
 
@@ -374,15 +372,11 @@ def _data(path: str, named: str) -> TrustItem:
     return _file(path, named)
 
 
-def _json(value: object) -> str:
-    return json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
-
-
 # -- digests ----------------------------------------------------------------------------------
 
 
 def _digest_of(value: object) -> str:
-    return hashlib.sha256(_json(value).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return hashlib.sha256(json_of(value).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def _digest_of_file(path: Path) -> str:
@@ -437,18 +431,9 @@ def _store(*digests: str) -> str:
         for name in digests:
             # An empty file is complete as soon as it exists, whoever else writes.
             os.close(os.open(private / name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        _drop_oldest(private)
     except OSError as error:
         return (
             f"what you allow is kept only until this program ends: {path} cannot be written "
             f"({error.strerror or error})"
         )
     return ""
-
-
-def _drop_oldest(private: Path) -> None:
-    if len(entries := list(os.scandir(private))) > MOST:
-        with suppress(OSError):  # another process drops them as well
-            oldest: Iterable[os.DirEntry[str]] = sorted(entries, key=lambda e: e.stat().st_mtime)
-            for entry in islice(oldest, MOST // 4):
-                Path(entry.path).unlink(missing_ok=True)

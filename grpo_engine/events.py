@@ -496,14 +496,13 @@ Event = (
     | RunFailed
 )
 
-# Names in stores, spill files and JSON lines: a class that is renamed needs its old name here.
+# Names in stores, spill files and JSON lines; a class that is renamed needs its old one as well.
 EVENT_TYPES: dict[str, type] = {event.__name__: event for event in typing.get_args(Event)}
-_NAMES = {event: name for name, event in EVENT_TYPES.items()}
 
 
 def kind_of(event: Event) -> str:
     """The name under which the event is stored."""
-    return _NAMES[type(event)]
+    return type(event).__name__
 
 
 def to_json(event: Event) -> dict[str, Any]:

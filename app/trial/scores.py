@@ -99,15 +99,15 @@ class TrialRewards:
             self._process.close()
             task = self._loaded.task(config)
             names = () if environments_of(config, task)[1] else None
-            scorer = Scorer(
+            return Scorer(
                 config,
                 task,
                 None,
                 Control(),
+                self._process.enter_context,
                 environments=names,
                 foreign=consent.is_foreign(config),
             )
-            return self._process.enter_context(scorer)
 
         return self._loaded.latest("scorer", self._key(config), start)
 

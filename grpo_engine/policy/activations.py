@@ -56,7 +56,7 @@ class Activations:
     keys: int  # numbers per token in the keys and values of all calls of MLX's attention
     scores: float  # bytes per query and key that are kept of all layers but the one in work
     section: float = 0  # bytes per token of a section of the gated delta rule
-    known: bool = True  # False: those of a llama of the same sizes
+    known: bool = True  # False: the graph could not be traced
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,8 @@ CPU_LOGITS, GPU_LOGITS = 3 * 2**20, 2**25
 HEAD_SHARE = 1 / 8  # of the memory that weights and optimiser leave, at most
 HEAD_TILE = 16  # positions of which a chunk is a multiple
 
+UNKNOWN_ARRAYS = Activations([Moment(0, 0)], [Moment(0, 0)], keys=0, scores=0, known=False)
+
 # Names of sizes in the configurations of models.
 HIDDEN_NAMES = ("hidden_size", "d_model", "n_embd", "model_dim", "hidden_dim", "block_dim", "dim")
 HEAD_NAMES = ("num_attention_heads", "n_heads", "n_head", "num_heads")
@@ -98,7 +100,7 @@ class MemoryEstimate:
     sampling: int  # caches and logits of all rows
     update: int  # activations of one micro-batch; scoring by the teacher takes less
     teacher: int = 0  # its weights
-    known: bool = True  # False: sampling and update are those of a llama of the same sizes
+    known: bool = True  # False: sampling and update lack the arrays of the layers
 
     def __str__(self) -> str:
         if not self.known:
@@ -202,24 +204,13 @@ def _activations(policy: Policy) -> Activations:
     """The arrays that this policy's graph keeps, traced once."""
     if not policy.traced:
         hidden = policy.parts.hidden if policy.parts else policy.model
-        policy.traced.append(trace(policy.model, hidden) or _usual(Sizes.of(policy)))
+        policy.traced.append(trace(policy.model, hidden) or UNKNOWN_ARRAYS)
     return policy.traced[0]
 
 
 def is_known(policy: Policy) -> bool:
     """Whether the arrays of its layers could be counted."""
     return policy.training_kernels is not None or _activations(policy).known
-
-
-def _usual(sizes: Sizes) -> Activations:
-    """The arrays that a llama of these sizes keeps."""
-    width = 5 * (sizes.hidden + sizes.inner) + 2 * sizes.queries + sizes.kv_width
-    layer, inputs = width * sizes.bytes, sizes.layers * sizes.hidden * sizes.bytes
-    scores = sizes.heads * sizes.bytes
-    kept = Moment(sizes.layers * layer, (sizes.layers + 2) * scores)
-    recomputed = Moment(inputs + layer, 3 * scores)
-    kept_keys, others = sizes.layers * sizes.kv_width, (sizes.layers - 1) * scores
-    return Activations([kept], [recomputed], kept_keys, others, known=False)
 
 
 def _alive(policy: Policy, sizes: Sizes, run: Tokens, *, recomputed: bool = False) -> float:

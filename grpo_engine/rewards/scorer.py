@@ -1,8 +1,7 @@
 """Scores answers with the run's reward functions, and knows which one decides accuracy."""
 
 import itertools
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -100,7 +99,7 @@ def check_functions(config: RunConfig, task: Task, names: Sequence[str]) -> Righ
 
 
 class Scorer:
-    """Client of the reward functions; a context manager that ends its process."""
+    """Scores with the reward functions of a run; `enter` sees to it that their processes end."""
 
     def __init__(
         self,
@@ -108,6 +107,7 @@ class Scorer:
         task: Task,
         folder: Path | None,
         control: Control,
+        enter: Callable[[RewardClient], RewardClient],
         *,
         environments: Sequence[str] | None = None,
         local: Functions | None = None,
@@ -119,7 +119,7 @@ class Scorer:
         """
         specs = specs_of(config, task)
         measured = measured_specs(config, task, specs) if specs or environments else []
-        self._client = RewardClient(
+        client = RewardClient(
             [*specs, *measured],
             folder,
             config.rewards.time_limit,
@@ -129,29 +129,18 @@ class Scorer:
             foreign=foreign,
             may_be_empty=bool(environments) or not config.algorithm.resolved().reads_rewards,
         )
-        self._count = len(specs)  # A further function of the client only measures.
+        self._client, self._count = enter(client), len(specs)  # A further function only measures.
         self._environments = environments
         self._config, self._task = config, task
-        self.right = self.held_out_right = Right("")
-        self._measured = ""  # the function that scores held-out answers alone
-
-    def __enter__(self) -> "Scorer":
-        columns = [*self._task.train[0].columns] if len(self._task.train) else []
-        if self._environments is not None:
+        columns = [*task.train[0].columns] if len(task.train) else []
+        if environments is not None:
             columns.append(ENVIRONMENTS)
-        with ExitStack() as stack:
-            stack.enter_context(self._client)
-            self._client.check(columns, f"task {self._task.name}")
-            self.right = check_functions(self._config, self._task, self.names)
-            self._open = stack.pop_all()
+        client.check(columns, f"task {task.name}")
+        self.right = check_functions(config, task, self.names)
         # A reward function that is named as an accuracy takes precedence over the task's.
-        if self.right.function in ("", *RIGHT_OR_WRONG):
-            self._measured = "".join(self._client.names[self._count :])
+        is_measured = self.right.function in ("", *RIGHT_OR_WRONG)
+        self._measured = "".join(client.names[self._count :]) if is_measured else ""
         self.held_out_right = Right(self._measured) if self._measured else self.right
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._open.__exit__(*error)
 
     @property
     def weights(self) -> dict[str, float]:

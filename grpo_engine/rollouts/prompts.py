@@ -23,6 +23,7 @@ from grpo_engine.errors import (
 )
 from grpo_engine.policy.embedded import EMBEDDED
 from grpo_engine.rollouts.template_trial import TemplateLimitError, try_template
+from grpo_engine.tasks.answers import prefill_of
 from grpo_engine.tasks.base import Example, Generated, Message, Prompt, Task
 from grpo_engine.tasks.rows import BadRows
 
@@ -135,13 +136,6 @@ def conversation(
     if task.prefill:
         messages.append({"role": "assistant", "content": task.prefill})
     return tuple(messages)
-
-
-def prefill_of(prompt: Prompt) -> str:
-    """The prefill that a completion of this prompt continues; empty without one."""
-    if isinstance(prompt, str) or not prompt or prompt[-1].get("role") != "assistant":
-        return ""
-    return str(prompt[-1].get("content") or "")
 
 
 def for_rewards(example: Example, sent: Prompt, opening: Opening = NO_OPENING) -> Prompt:

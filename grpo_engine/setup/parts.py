@@ -8,6 +8,7 @@ from grpo_engine.config.settings import AlgorithmConfig, CheckpointConfig, Furth
 from grpo_engine.control import Control
 from grpo_engine.environments.client import specs_of
 from grpo_engine.errors import ConfigError
+from grpo_engine.rewards.client import RewardClient
 from grpo_engine.rewards.scorer import Scorer, check_options
 from grpo_engine.rewards.scorer import specs_of as rewards_of
 from grpo_engine.rollouts.prompts import PromptRenderer
@@ -84,7 +85,7 @@ def open_parts(
     folder: Path,
     control: Control,
     objects: UserObjects,
-    enter: Callable[[Scorer], Scorer],
+    enter: Callable[[RewardClient], RewardClient],
     environments: Sequence[str] | None,
     *,
     foreign: bool,
@@ -96,16 +97,15 @@ def open_parts(
             weight=loaded.weight,
             task=render.task,
             render=render,
-            scorer=enter(
-                Scorer(
-                    loaded.config,
-                    render.task,
-                    folder / f"task-{index}" if index else folder,
-                    control,
-                    local=objects.rewards,
-                    environments=environments,
-                    foreign=foreign,
-                )
+            scorer=Scorer(
+                loaded.config,
+                render.task,
+                folder / f"task-{index}" if index else folder,
+                control,
+                enter,
+                local=objects.rewards,
+                environments=environments,
+                foreign=foreign,
             ),
             further=bool(index),
         )

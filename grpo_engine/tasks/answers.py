@@ -40,10 +40,11 @@ def texts_of(completions: Sequence[Any], prompts: Sequence[Any] | None = None) -
     texts = [text_of(completion) for completion in completions]
     if prompts is None:
         return texts
-    return [_prefill(prompt) + text for prompt, text in zip(prompts, texts, strict=True)]
+    return [prefill_of(prompt) + text for prompt, text in zip(prompts, texts, strict=True)]
 
 
-def _prefill(prompt: Any) -> str:
+def prefill_of(prompt: Any) -> str:
+    """The prefill that a completion of this prompt continues; empty without one."""
     if isinstance(prompt, str) or not prompt or prompt[-1].get("role") != "assistant":
         return ""
     return str(prompt[-1].get("content") or "")

@@ -216,11 +216,11 @@ def number_of(text: str) -> int:
 
 def prompt_hash(prompt: Prompt) -> str:
     """A short digest of a prompt's content, equal for equal text or messages."""
-    text = prompt if isinstance(prompt, str) else _json_of(list(map(dict, prompt)))
+    text = prompt if isinstance(prompt, str) else json_of(list(map(dict, prompt)))
     return digest_of([text])
 
 
-def _json_of(value: Any) -> str:
+def json_of(value: Any) -> str:
     return json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
 
 
@@ -240,7 +240,7 @@ def digest_of_examples(examples: Iterable[Example]) -> str:
     return digest_of(
         part
         for example in examples
-        for part in (prompt_hash(example.prompt), example.target, _json_of(dict(example.columns)))
+        for part in (prompt_hash(example.prompt), example.target, json_of(dict(example.columns)))
     )
 
 

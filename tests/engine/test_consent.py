@@ -147,17 +147,6 @@ def test_a_folder_that_cannot_be_used_asks_again_and_says_so(tmp_path: Path, kin
     assert is_asked(settings)
 
 
-def test_the_folder_has_a_limited_number_of_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(consent, "MOST", 20)
-    for seed in range(30):
-        question_of(tree(rollout={"max_new_tokens": 10 + seed})).allow()
-    kept = list((tmp_path / "config/grpo-tui/trust").iterdir())
-    assert 10 < len(kept) <= 21
-    assert not is_asked(tree(rollout={"max_new_tokens": 39}))
-
-
 def test_objects_of_a_python_process_and_what_is_built_in_are_not_asked() -> None:
     settings = {
         "task": {"name": "python:rows", "tools": ["python:tool"], "environment": "python:Env"},
