@@ -496,13 +496,14 @@ Event = (
     | RunFailed
 )
 
-# Names in stores, spill files and JSON lines; a class that is renamed needs its old one as well.
+# Names in stores, spill files and JSON lines: a class that is renamed needs its old name here.
 EVENT_TYPES: dict[str, type] = {event.__name__: event for event in typing.get_args(Event)}
+_NAMES = {event: name for name, event in EVENT_TYPES.items()}
 
 
 def kind_of(event: Event) -> str:
     """The name under which the event is stored."""
-    return type(event).__name__
+    return _NAMES[type(event)]
 
 
 def to_json(event: Event) -> dict[str, Any]:

@@ -4,6 +4,7 @@ The CPU wheel of MLX for Linux contains the reference BLAS, at 2.5-6 GFLOP/s; Op
 more per core. macOS has Accelerate, and a GPU build does not use the BLAS: neither needs this.
 """
 
+import ctypes
 import os
 import sys
 import threading
@@ -13,7 +14,6 @@ from pathlib import Path
 from typing import Final
 
 from grpo_engine.cpu import blas_check, openblas
-from grpo_engine.cpu.library import Library
 from grpo_engine.cpu.relocations import BlasError
 from grpo_engine.platform import device, threads
 
@@ -125,7 +125,7 @@ def _load(path: str, verdict: blas_check.Verdict) -> Blas:
     )
 
 
-def products() -> Library | None:
+def products() -> ctypes.CDLL | None:
     """Our compiled library, if this process uses it."""
     return None if _library is None else _library.kernels
 

@@ -5,7 +5,6 @@ as long as the product itself or longer. Scoring and update multiply many rows; 
 MLX computes one small operation after another. Where there is no library, OpenBLAS and MLX do it.
 """
 
-import ctypes
 import os
 import platform
 from dataclasses import dataclass
@@ -60,17 +59,3 @@ def source_hash() -> str:
     """The hash of the C files, as the build writes it into a library."""
     sources = sorted(FOLDER.glob("*.c"))
     return sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
-
-
-class Library:
-    """A loaded library; products of many rows are passed on to a BLAS's `sgemm`, an address."""
-
-    def __init__(self, path: str, sgemm: int, threads: int) -> None:
-        self.library = ctypes.CDLL(path)
-        self.library.set_blas(ctypes.c_void_p(sgemm))
-        self.set_threads(threads)
-        self.sgemm = ctypes.cast(self.library.sgemm, ctypes.c_void_p).value or 0
-
-    def set_threads(self, count: int) -> None:
-        """Use `count` threads from the next product on."""
-        self.library.set_threads(count)

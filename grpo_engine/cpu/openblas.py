@@ -10,7 +10,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from grpo_engine.cpu.library import Library
 from grpo_engine.cpu.relocations import BlasError, redirect
 from grpo_engine.platform import device
 
@@ -47,14 +46,17 @@ class OpenBlas:
         if "USE64BITINT" in self.config.split():
             raise BlasError("uses 64-bit integers, MLX 32-bit ones")
         self.kernel = self._text("openblas_get_corename")
-        self.kernels: Library | None = None
-        self.sgemm = ctypes.cast(self._function(PRODUCT), ctypes.c_void_p).value or 0
+        self.kernels: ctypes.CDLL | None = None
+        self.sgemm = _address(self._function(PRODUCT))
         if kernels:
             try:
-                self.kernels = Library(kernels, self.sgemm, threads)
+                self.kernels = ctypes.CDLL(kernels)
+                # Products of many rows are passed on to the BLAS.
+                self.kernels.set_blas(ctypes.c_void_p(self.sgemm))
+                self.kernels.set_threads(threads)
+                self.sgemm = _address(self.kernels.sgemm)
             except (OSError, AttributeError) as error:
                 raise BlasError(f"cannot be used with {kernels}: {error}") from error
-            self.sgemm = self.kernels.sgemm
 
     def _function(self, name: str) -> "ctypes._NamedFuncPointer":
         return self._library[f"{self._prefix}{name}"]
@@ -75,6 +77,10 @@ class OpenBlas:
     def connect(self) -> None:
         """Make MLX use this library for products of float32 matrices in this process."""
         redirect(mlx_library(), PRODUCT, self.sgemm)
+
+
+def _address(function: "ctypes._NamedFuncPointer") -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 def mlx_library() -> ctypes.CDLL:

@@ -49,7 +49,7 @@ class _Weights:
         kernels = blas.products()
         if kernels is None:
             raise ValueError("no compiled code")
-        self.library = declare(kernels.library)
+        self.library = declare(kernels)
         self.arrays: list[np.ndarray] = []
 
     def _linear(self, layer: Any, input_size: int, output_size: int) -> Linear:

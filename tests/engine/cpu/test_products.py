@@ -160,7 +160,7 @@ def run_shared(library: openblas.OpenBlas, code: str) -> str:
             "-c",
             SHARED + code,
             library.path,
-            library.kernels.library._name,
+            library.kernels._name,
         ],
         capture_output=True,
         text=True,
