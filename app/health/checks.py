@@ -1,15 +1,6 @@
 """A check of the machine: its result, how severe that is, and the remedy."""
 
 from dataclasses import dataclass
-from enum import StrEnum
-
-
-class Level(StrEnum):
-    """The severity of a result."""
-
-    FINE = "fine"
-    WARNING = "warning"
-    STOPS = "stops a run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,5 +13,5 @@ class Check:
     stops: bool = False  # whether no run can start
 
     @property
-    def level(self) -> Level:
-        return Level.STOPS if self.stops else Level.WARNING if self.remedy else Level.FINE
+    def level(self) -> str:
+        return "stops a run" if self.stops else "warning" if self.remedy else "fine"

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from grpo_engine.platform import device
-from grpo_tui.app.health.checks import Level
 from grpo_tui.app.health.replaced import TESTED, check, verdict
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +49,7 @@ def test_the_releases_are_those_of_the_constraints() -> None:
 
 def test_a_later_release_is_a_warning_that_names_the_tested_one() -> None:
     result = verdict(TESTED | {"mlx-lm": "0.33.0", "textual": "8.2.8.dev3"})
-    assert result.level is Level.WARNING
+    assert result.level == "warning"
     assert result.result == f"mlx-lm 0.33.0, tested with {TESTED['mlx-lm']}"
     assert f"mlx-lm=={TESTED['mlx-lm']}" in result.remedy
-    assert verdict({"mlx": "0.9"}).level is check().level is Level.FINE
+    assert verdict({"mlx": "0.9"}).level == check().level == "fine"

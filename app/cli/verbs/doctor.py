@@ -16,13 +16,13 @@ from grpo_tui.app.cli.output import (
     writes_unicode,
 )
 from grpo_tui.app.cli.params import Json
-from grpo_tui.app.health.checks import Check, Level
+from grpo_tui.app.health.checks import Check
 from grpo_tui.app.text.safe_text import safe
 
 MARKS: Final = {
-    Level.FINE: ("✓", GREEN),
-    Level.WARNING: ("!", YELLOW),
-    Level.STOPS: ("✗", RED),
+    "fine": ("✓", GREEN),
+    "warning": ("!", YELLOW),
+    "stops a run": ("✗", RED),
 }
 IN_ASCII: Final = str.maketrans("✓✗→", " X>")
 
@@ -45,7 +45,7 @@ def doctor(as_json: Json = False) -> None:
     }
     results = [(area, check) for area, checks in areas.items() for check in checks]
     stops = [check.name for _, check in results if check.stops]
-    warnings = sum(check.level is Level.WARNING for _, check in results)
+    warnings = sum(check.level == "warning" for _, check in results)
     if as_json:
         rows = [
             {

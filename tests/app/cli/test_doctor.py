@@ -14,7 +14,6 @@ from grpo_engine.platform import device, kernels, memory, private, speed
 from grpo_tui.app import exit_codes
 from grpo_tui.app.cli.main import main
 from grpo_tui.app.health import mac, machine, mlx, store
-from grpo_tui.app.health.checks import Level
 from grpo_tui.experiments.db.connection import open_writer
 from grpo_tui.experiments.db.migrations import migrate
 from grpo_tui.experiments.db.tables import CURRENT
@@ -56,7 +55,7 @@ def made_store(path: Path, user_version: int) -> Path:
 
 def test_a_database_of_a_newer_program_stops_a_run(tmp_path: Path) -> None:
     result = store.database(made_store(tmp_path / "runs.db", CURRENT + 1))
-    assert result.level is Level.STOPS
+    assert result.level == "stops a run"
     assert "upgrade grpo-tui" in result.remedy
 
 
@@ -66,13 +65,13 @@ def test_a_store_over_the_network_is_a_warning(
     assert store.file_system(tmp_path / "runs.db") == []
     monkeypatch.setattr(store, "network_file_system", lambda _: "nfs4")
     (result,) = store.file_system(tmp_path / "runs.db")
-    assert result.level is Level.WARNING
+    assert result.level == "warning"
 
 
 def test_a_folder_that_is_a_file_stops_a_run(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     result = store.folder(tmp_path / "file" / "runs.db")
-    assert result.level is Level.STOPS
+    assert result.level == "stops a run"
     assert "--db" in result.remedy
 
 
@@ -84,7 +83,7 @@ def test_little_memory_is_a_warning_and_hardly_any_stops_a_run(
         result = memory.Memory(total=16 << 30, available=free, process=1, limit=None)
         monkeypatch.setattr(memory, "memory", lambda result=result: result)
         levels.append(machine.memory_check().level)
-    assert levels == [Level.FINE, Level.WARNING, Level.STOPS]
+    assert levels == ["fine", "warning", "stops a run"]
 
 
 def test_mlx_that_does_not_load_stops_a_run_and_nothing_is_measured(
@@ -94,7 +93,7 @@ def test_mlx_that_does_not_load_stops_a_run_and_nothing_is_measured(
     monkeypatch.setattr(device, "nvidia_driver", lambda: None)
     monkeypatch.setattr("sys.platform", "linux")
     result = mlx.checks()
-    assert [check.level for check in result] == [Level.STOPS]
+    assert [check.level for check in result] == ["stops a run"]
     assert "'grpo-tui[cpu]'" in result[0].remedy
 
 
@@ -105,7 +104,7 @@ def test_a_build_that_does_not_fit_or_another_beside_it_is_a_warning(
     monkeypatch.setattr(device, "backends", lambda: dict.fromkeys(builds, "1"))
     monkeypatch.setattr(device, "suitable_extra", lambda: extra)
     result = mlx.build()
-    assert result.level is Level.WARNING
+    assert result.level == "warning"
     assert f"'grpo-tui[{extra}]'" in result.remedy
 
 
@@ -124,7 +123,7 @@ def test_slow_products_are_a_warning_with_a_remedy(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(mlx, "on_processor", lambda: True)
     monkeypatch.setattr(blas, "ensure", lambda: blas.Blas(reason="none"))
     result = mlx.square()
-    assert result.level is Level.WARNING
+    assert result.level == "warning"
     assert result.result.startswith("5 GFLOP/s")
     assert "BLAS" in result.remedy
 
@@ -134,17 +133,17 @@ def test_the_folder_of_mlxs_kernels_is_ours_or_doctor_says_whose(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (result,) = mlx.kernel_folder()
-    assert result.level is Level.FINE
+    assert result.level == "fine"
     assert str(kernels.folder()) in result.result
     monkeypatch.setattr(kernels, "prepare", lambda: None)
     monkeypatch.setattr(kernels, "loaded_elsewhere", list)
     monkeypatch.setattr(kernels, "folder", lambda: tmp_path)  # another user has the usual name
     (result,) = mlx.kernel_folder()
-    assert result.level is Level.WARNING
+    assert result.level == "warning"
     assert str(private.temporary_path()) in result.remedy
     monkeypatch.setattr(kernels, "loaded_elsewhere", lambda: ["/tmp/mlx/1/cpu/libx.so"])
     (result,) = mlx.kernel_folder()
-    assert (result.level, result.result) == (Level.STOPS, "loaded from /tmp/mlx/1/cpu")
+    assert (result.level, result.result) == ("stops a run", "loaded from /tmp/mlx/1/cpu")
 
 
 @pytest.mark.slow
@@ -152,7 +151,7 @@ def test_code_of_ours_that_fails_its_check_is_a_warning(monkeypatch: pytest.Monk
     rejected = blas.Blas(library="x", threads=1, compiled_problem="computes wrong")
     monkeypatch.setattr(blas, "ensure", lambda: rejected)
     result = mlx.products()[0]
-    assert result.level is Level.WARNING
+    assert result.level == "warning"
     assert result.remedy == "Our own compiled code is not used: it computes wrong."
 
 
