@@ -1,7 +1,7 @@
 """What is known about a run that ended without reporting it."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import select
 
@@ -11,9 +11,7 @@ from grpo_tui.experiments.db.machine import boot_id, host_name
 from grpo_tui.experiments.db.paths import fault_file, log_file, run_folder, running_file
 from grpo_tui.experiments.db.tables import ATTEMPT, EVENT, RUN
 from grpo_tui.experiments.db.texts import iso, visible
-
-if TYPE_CHECKING:
-    from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.reader import StoreReader
 
 LINES = 20
 # Events that go into a log, each with the field that describes what happened.
@@ -25,7 +23,7 @@ LOGGED = {
 }
 
 
-def post_mortem(reader: "StoreReader", run: int) -> v.PostMortem:
+def post_mortem(reader: StoreReader, run: int) -> v.PostMortem:
     """Return the last step, checkpoint, steps to redo, likely cause and last log lines."""
     folder = run_folder(reader.path, reader.short_id(run))
     ((last, error),) = reader.rows(select(RUN.c.step, RUN.c.error).filter_by(id=run))
@@ -48,7 +46,7 @@ def post_mortem(reader: "StoreReader", run: int) -> v.PostMortem:
     )
 
 
-def log_lines(reader: "StoreReader", run: int, lines: int = LINES) -> tuple[str, ...]:
+def log_lines(reader: StoreReader, run: int, lines: int = LINES) -> tuple[str, ...]:
     """Return the last notes, alerts and errors that a run recorded, with their times."""
     rows = reader.rows(
         select(EVENT.c.at, EVENT.c.payload)

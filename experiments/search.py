@@ -6,17 +6,15 @@ The texts themselves are read: SQLite rules out most of them, and Python checks 
 import json
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import ColumnElement, String, func, or_, select, true, type_coerce
 
 from grpo_tui.experiments.db.tables import ROLLOUT, ROLLOUT_GROUP
 from grpo_tui.experiments.errors import QueryError, check_choice
 from grpo_tui.experiments.read.connection import among, as_view
+from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import SearchHit
-
-if TYPE_CHECKING:
-    from grpo_tui.experiments.reader import StoreReader
 
 SORTS = {
     "newest": "id",
@@ -53,7 +51,7 @@ def _likely(text: str) -> ColumnElement[bool]:
 
 
 def search(
-    reader: "StoreReader",
+    reader: StoreReader,
     run: int,
     text: str,
     *,

@@ -7,7 +7,6 @@ that another process records afterwards, come from the store.
 import sys
 import threading
 import time
-from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
@@ -118,27 +117,15 @@ class StoreFeed(Feed):
         self._facts.put((time.time(), ev.NoteWritten(step=step, text=text, severity=severity)))
 
     def _work(self) -> None:
+        from grpo_tui.experiments.reader import StoreReader
+
         try:
-            reader = self._open()
-            if reader is not None:
-                with closing(reader):
-                    self._follow(reader)
+            with StoreReader(self._path) as reader:
+                self._follow(reader)
         except (StoreError, InterruptedError, OSError) as error:
             self._note(str(error), "error")
         finally:
             self.caught_up.set()
-
-    def _open(self) -> "StoreReader | None":
-        from grpo_tui.experiments.reader import StoreReader
-
-        while not self._stop.is_set():
-            try:
-                return StoreReader(self._path)
-            except StoreError:
-                if self._path.exists():
-                    raise
-            self._stop.wait(QUIET_S)
-        return None
 
     @property
     def _is_elsewhere(self) -> bool:

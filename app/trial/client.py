@@ -21,6 +21,8 @@ FETCH_LIMIT_S = 3600.0
 CANCELLED_S = 3.0  # the time that is left to a call that was cancelled
 IDLE_S = 300.0
 
+Reply = dict[str, Any]  # `problem` is why there is nothing else
+
 
 def offline() -> dict[str, str]:
     """The environment of a process that downloads nothing."""
@@ -44,7 +46,7 @@ def call(
     *,
     limit: float = TIME_LIMIT_S,
     **arguments: Any,
-) -> dict[str, Any]:
+) -> Reply:
     """What a call returns; why it returned nothing is its `problem`."""
     arguments["config"] = config.model_dump(mode="json")
     result = sandbox.call(ServiceCall(method, arguments, limit))
@@ -71,7 +73,7 @@ class TrialProcess:
 
     async def request(
         self, method: str, config: RunConfig, *, online: bool = False, **arguments: Any
-    ) -> dict[str, Any]:
+    ) -> Reply:
         """What a call returns. Only `online` requests may use the network."""
         cancelled, loop = threading.Event(), asyncio.get_running_loop()
         future = self._thread.submit(self._call, cancelled, method, config, online, arguments)
@@ -101,7 +103,7 @@ class TrialProcess:
         config: RunConfig,
         online: bool,
         arguments: Mapping[str, Any],
-    ) -> dict[str, Any]:
+    ) -> Reply:
         self._cancelled, self._began = cancelled, time.monotonic()
         limit = FETCH_LIMIT_S if online else TIME_LIMIT_S
         try:

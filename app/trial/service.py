@@ -22,7 +22,7 @@ from grpo_engine.rewards.form import received
 from grpo_engine.rollouts.prompts import RenderedPrompt
 from grpo_engine.sandbox.report import describe
 from grpo_engine.tasks.base import Example
-from grpo_tui.app.trial.client import MAY_FETCH
+from grpo_tui.app.trial.client import MAY_FETCH, Reply
 from grpo_tui.app.trial.loaded import Loaded
 from grpo_tui.app.trial.scores import TrialRewards
 
@@ -42,7 +42,7 @@ class Trials:
     def close(self) -> None:
         self._rewards.close()
 
-    def examples(self, config: Settings) -> dict[str, Any]:
+    def examples(self, config: Settings) -> Reply:
         """The task in numbers, and its first problems, exactly as the model would read them."""
         run = _config(config)
         render, skipped = self._loaded.renderer(run)
@@ -58,7 +58,7 @@ class Trials:
             "examples": [_page(example, prompt) for example, prompt in pairs if prompt],
         }
 
-    def memory(self, config: Settings) -> dict[str, Any]:
+    def memory(self, config: Settings) -> Reply:
         """Bytes by purpose, the limit, and how a step is split to fit in it; reads no weights."""
         from grpo_engine.setup import preflight
 
@@ -86,10 +86,10 @@ class Trials:
             "refused": "",
         }
 
-    def score(self, config: Settings, example: int, completion: str) -> dict[str, Any]:
+    def score(self, config: Settings, example: int, completion: str) -> Reply:
         return self._rewards.score(_config(config), example, completion)
 
-    def ready(self, config: Settings) -> dict[str, Any]:
+    def ready(self, config: Settings) -> Reply:
         """What would fail as pairs (setting, text), and what a run would download.
 
         `now` is what fails on this machine at this moment: too little memory, or no MLX.
@@ -131,7 +131,7 @@ class Trials:
         return {"problems": problems, "now": now, "fetches": fetches}
 
 
-def _page(example: Example, prompt: RenderedPrompt) -> dict[str, Any]:
+def _page(example: Example, prompt: RenderedPrompt) -> Reply:
     """One problem for the screen."""
     columns = {name: value for name, value in example.columns.items() if name != "answer"}
     return {

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
 
 Runs = Sequence[RunSummary]
+Settings = Mapping[str, Any]  # by path
 AMOUNTS = {"step": "step", "tokens": "tokens", "wall": "elapsed"}  # by axis
 MODES = ("greedy", "sampled")
 _SEEDLESS = ("seed", "name")
@@ -134,7 +135,7 @@ def _sources(runs: Runs, functions: Sequence[Mapping[str, Any]], base: int) -> t
 
 
 def _differences(
-    settings: Sequence[Mapping[str, Any]], stored: Sequence[Mapping[str, Any]]
+    settings: Sequence[Settings], stored: Sequence[Settings]
 ) -> tuple[tuple[SettingDifference, ...], tuple[SettingDifference, ...]]:
     """The settings in force that differ: those that differ as stored, and the others."""
     differing = [
@@ -156,7 +157,7 @@ def only_recorded(path: str) -> bool:
     return path.startswith("record.")
 
 
-def _is_different(settings: Sequence[Mapping[str, Any]], path: str) -> bool:
+def _is_different(settings: Sequence[Settings], path: str) -> bool:
     texts = {
         json.dumps(values[path], sort_keys=True) if path in values else "" for values in settings
     }
@@ -214,7 +215,7 @@ def _metric(
 # -- seeds --------------------------------------------------------------------------------------
 
 
-def _alike(runs: Runs, settings: Sequence[Mapping[str, Any]]) -> list[list[RunSummary]]:
+def _alike(runs: Runs, settings: Sequence[Settings]) -> list[list[RunSummary]]:
     """Group the runs that differ only in the seed and in what they record."""
     alike: dict[str, list[RunSummary]] = {}
     for run, values in zip(runs, settings, strict=True):

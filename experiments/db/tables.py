@@ -36,7 +36,9 @@ from grpo_tui.experiments.db.types import (
 WITHOUT_ROWID = {"sqlite_with_rowid": False}
 
 Text = Annotated[str, Field(sa_type=EscapedText)]
+Unique = Annotated[str, Field(sa_type=EscapedText, unique=True)]
 Int = Annotated[int, Field(sa_type=StoredInt)]
+Key = Annotated[int, Field(sa_type=StoredInt, primary_key=True)]
 IntOrNone = Annotated[int | None, Field(sa_type=StoredInt)]
 Float = Annotated[float, Field(sa_type=Number)]
 FloatOrNone = Annotated[float | None, Field(sa_type=Number)]
@@ -134,9 +136,9 @@ class RunRow(Numbered, table=True):
     )
 
     # A UUID, the same in every store that the row is copied to.
-    uid: str = Field(sa_type=EscapedText, unique=True)
+    uid: Unique
     # Eight characters to type.
-    short: str = Field(sa_type=EscapedText, unique=True)
+    short: Unique
     name: Text
     # The last report; stalled, lost and unknown are derived when it is read.
     status: str = Field(sa_type=StatusText)
@@ -318,7 +320,7 @@ class UpdatePassRow(Recorded, table=True):
 class MetricKeyRow(Numbered, table=True):
     """The name of a metric."""
 
-    name: str = Field(sa_type=EscapedText, unique=True)
+    name: Unique
 
 
 class MetricRow(InRun, table=True):
@@ -327,7 +329,7 @@ class MetricRow(InRun, table=True):
     __table_args__ = (WITHOUT_ROWID,)
 
     key_id: int = Field(sa_type=StoredInt, primary_key=True, foreign_key="metric_key.id")
-    step: int = Field(sa_type=StoredInt, primary_key=True)
+    step: Key
     value: FloatOrNan
 
 
@@ -423,7 +425,7 @@ class RolloutRewardRow(Table, table=True):
         sa_type=StoredInt, primary_key=True, foreign_key="rollout.id", ondelete="CASCADE"
     )
     # Place among the rewards of the rollout.
-    position: int = Field(sa_type=StoredInt, primary_key=True)
+    position: Key
     function: Text
     # The score before weighting; NULL where the function does not apply.
     value: FloatOrNone
@@ -460,7 +462,7 @@ class EvaluationSampleRow(Table, table=True):
         sa_type=StoredInt, primary_key=True, foreign_key="evaluation.id", ondelete="CASCADE"
     )
     # Place among the samples of the evaluation.
-    position: int = Field(sa_type=StoredInt, primary_key=True)
+    position: Key
     # Equal for the same problem in all steps and runs.
     example_key: Text
     # Number of right samples; NULL if nothing judged them.
@@ -509,7 +511,7 @@ class SweepRow(Numbered, table=True):
     __table_args__ = (Index("sweep_spec", "spec_hash"),)
 
     # A UUID, the same in every store that the row is copied to.
-    uid: str = Field(sa_type=EscapedText, unique=True)
+    uid: Unique
     name: Text
     created_at: Utc
     # Fingerprint of the grid.
