@@ -19,14 +19,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import itemgetter
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import mlx.core as mx
 import numpy as np
 
 from grpo_engine.control import Control
-from grpo_engine.platform.threads import launched_rank
+from grpo_engine.platform.threads import hosts, launched_rank
 from grpo_engine.policy.trees import flatten, nest
 
 PATIENCE: Final = 15.0  # seconds for every rank to connect
@@ -135,10 +134,10 @@ class Lifeline:
     def __enter__(self) -> "Lifeline":
         if self._ranks.size > 1:
             if self._ranks.leads:
-                hosts, token = addresses(), secrets.token_hex(16)
-                server = socket.create_server(("" if hosts != [LOOPBACK] else LOOPBACK, 0))
+                offered, token = addresses(), secrets.token_hex(16)
+                server = socket.create_server(("" if offered != [LOOPBACK] else LOOPBACK, 0))
                 port = server.getsockname()[1]
-                self._ranks.broadcast({"port": port, "addresses": hosts, "token": token})
+                self._ranks.broadcast({"port": port, "addresses": offered, "token": token})
                 self._accept(server, token)
             else:
                 self._connect(self._ranks.broadcast(None))
@@ -203,10 +202,8 @@ class Lifeline:
 
 def addresses(env: Mapping[str, str] = os.environ) -> list[str]:
     """Where other ranks can reach this one: from the launcher's host file, else by host name."""
-    with suppress(KeyError, OSError, ValueError, TypeError, IndexError):
-        hosts = json.loads(Path(env["MLX_HOSTFILE"]).read_text(encoding="utf-8"))
-        local = [address.rpartition(":")[0] for address in hosts[int(env["MLX_RANK"])]]
-        return list(dict.fromkeys(local)) or [LOOPBACK]
+    with suppress(KeyError, ValueError, IndexError):
+        return list(dict.fromkeys(hosts(env)[int(env["MLX_RANK"])])) or [LOOPBACK]
     for name in ("MLX_JACCL_COORDINATOR", "NCCL_HOST_IP"):
         if host := env.get(name, ""):
             return [host.rpartition(":")[0] or host]

@@ -19,7 +19,14 @@ from grpo_engine.evaluation.statistics import (
     share_with_interval,
     wilson,
 )
-from grpo_engine.events import CUT, EvaluationFinished, EvaluationSample, Event, PhaseStarted
+from grpo_engine.events import (
+    CUT,
+    EvaluationFinished,
+    EvaluationSample,
+    Event,
+    PhaseStarted,
+    evaluation_series,
+)
 from grpo_engine.metrics import spec
 from grpo_engine.rewards.shape import well_formed
 from grpo_engine.rollouts.types import Sampling
@@ -63,12 +70,7 @@ def evaluate(run: EngineRun, step: int, moment: Moment) -> Generator[Event, None
             return False
         yield finished
         yield from run.alerts.observe(finished)
-        measured |= finished.metrics
-        if mode == "greedy":
-            measured |= {
-                name.replace("eval/", "eval/greedy/", 1): value
-                for name, value in finished.metrics.items()
-            }
+        measured |= {**finished.metrics, **evaluation_series(finished)}
     if measured:
         _remember_best(run, step, measured)
         yield from end_if_met(run, measured)

@@ -51,8 +51,6 @@ def bootstrap_ratio(counts: Sequence[float], totals: Sequence[float]) -> Interva
 
 def pass_at_k(samples: int, correct: int, k: int) -> float:
     """Unbiased probability that one of k samples is right: ``1 - C(n-c, k) / C(n, k)``."""
-    if not 1 <= k <= samples:
-        raise ValueError(f"k must be from 1 to the number of samples ({samples}), got {k}")
     return 1.0 - comb(samples - correct, k) / comb(samples, k)
 
 

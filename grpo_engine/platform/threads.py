@@ -76,16 +76,22 @@ def launched_rank(env: Mapping[str, str] = os.environ) -> int | None:
     return None
 
 
+def hosts(env: Mapping[str, str] = os.environ) -> list[list[str]]:
+    """The addresses of each rank, without ports, by the launcher's host file; empty if unknown."""
+    with suppress(KeyError, OSError, ValueError, TypeError, AttributeError):
+        ranks = json.loads(Path(env["MLX_HOSTFILE"]).read_text(encoding="utf-8"))
+        return [[address.rpartition(":")[0] for address in rank] for rank in ranks]
+    return []
+
+
 def local_ranks(env: Mapping[str, str] = os.environ) -> int:
     """Number of ranks of a distributed run on this host."""
     if env.get("OMPI_COMM_WORLD_LOCAL_SIZE", "").isdigit():
         return max(1, int(env["OMPI_COMM_WORLD_LOCAL_SIZE"]))
-    try:
-        hosts = json.loads(Path(env["MLX_HOSTFILE"]).read_text())
-        addresses = [entry[0].rpartition(":")[0] for entry in hosts]
-        return max(1, addresses.count(addresses[int(env["MLX_RANK"])]))
-    except (KeyError, OSError, ValueError, IndexError, TypeError, AttributeError):
-        return 1
+    with suppress(KeyError, ValueError, IndexError):
+        firsts = [addresses[0] for addresses in hosts(env)]
+        return firsts.count(firsts[int(env["MLX_RANK"])])
+    return 1
 
 
 def claim_engine() -> None:

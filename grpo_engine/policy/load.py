@@ -6,7 +6,6 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx_lm.utils import get_total_parameters
 
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.errors import ModelError
@@ -62,10 +61,6 @@ def load_policy(
         pad_id=int(tokenizer.pad_token_id or 0),
         vocabulary=vocabulary,
         context_length=context_length(settings),
-        parameters=int(get_total_parameters(model)),
-        trainable_parameters=sum(
-            int(array.size) for array in flatten(model.trainable_parameters()).values()
-        ),
         dtype=dtype,
         parts=parts,
         prefix_caches=caches,

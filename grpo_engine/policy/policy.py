@@ -8,6 +8,7 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+from mlx_lm.utils import get_total_parameters
 
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.cpu.kernels import Kernels
@@ -57,8 +58,6 @@ class Policy:
     pad_id: int
     context_length: int
     vocabulary: int
-    parameters: int
-    trainable_parameters: int
     dtype: str
     adapter: Mapping[str, Any]  # mlx-lm's adapter_config.json
     parts: Structure | None  # None: the model cannot be split
@@ -79,10 +78,16 @@ class Policy:
         model: nn.Module = self.module["model"]
         return model
 
+    @property
+    def parameters(self) -> int:
+        return int(get_total_parameters(self.model))
+
+    @property
+    def trainable_parameters(self) -> int:
+        return sum(int(array.size) for array in self.snapshot().values())
+
     def value(self, hidden: mx.array | None) -> mx.array:
         """The critic's values of hidden states, [N, D] -> [N]."""
-        if hidden is None or "critic" not in self.module:
-            raise ModelError("values were asked for, but the policy was loaded without a critic")
         values: mx.array = self.module["critic"](hidden)
         return values
 
@@ -150,11 +155,7 @@ class Policy:
         """pi_ref <- mix * pi + (1 - mix) * pi_ref; a mix below 1 is for full fine-tuning only."""
         weights = self.snapshot()
         if mix < 1:
-            if self.config.tuning != "full" or self.reference is None:
-                raise ModelError(
-                    f"a reference mixed at {mix} needs model.tuning full: mixing LoRA's A and B "
-                    "is not mixing BA"
-                )
+            assert self.reference is not None
             old = self.reference
             weights = {  # float32: many small mixes add up
                 name: mix * value.astype(mx.float32) + (1 - mix) * old[name].astype(mx.float32)

@@ -8,7 +8,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_map
-from mlx_lm.utils import _get_classes, get_total_parameters, load_config
+from mlx_lm.utils import _get_classes, load_config
 
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.cpu.kernels import Kernels
@@ -27,7 +27,6 @@ from grpo_engine.policy.source import (
     set_dtype,
 )
 from grpo_engine.policy.structure import UNKNOWN, structure
-from grpo_engine.policy.trees import flatten
 
 # Models whose rows do not share the states of a prompt.
 UNSHARED = (
@@ -102,7 +101,6 @@ def _policy(
     adapter = adapters.attach(model, config, seed=0)
     parts = structure(model)
     shares = parts is not None and settings.get("model_type") not in UNSHARED
-    trained = flatten(model.trainable_parameters()).values()
     return Policy(
         config=config,
         folder=folder,
@@ -112,8 +110,6 @@ def _policy(
         pad_id=0,
         context_length=context_length(settings),
         vocabulary=number(settings, "vocab_size", "num_vocab") or vocabulary,
-        parameters=int(get_total_parameters(model)),
-        trainable_parameters=sum(int(array.size) for array in trained),
         dtype=main_dtype(model),
         adapter=adapter,
         parts=parts,
