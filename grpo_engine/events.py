@@ -438,6 +438,10 @@ class NoteWritten:
     severity: Severity = "info"
 
 
+def warning(step: int, text: str) -> NoteWritten:
+    return NoteWritten(step=step, text=text, severity="warning")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPaused:
     """The engine paused: because it was asked to, or for the reason given."""

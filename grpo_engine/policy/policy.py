@@ -88,6 +88,8 @@ class Policy:
 
     def value(self, hidden: mx.array | None) -> mx.array:
         """The critic's values of hidden states, [N, D] -> [N]."""
+        if hidden is None or "critic" not in self.module:
+            raise ModelError("values were asked for, but the policy was loaded without a critic")
         values: mx.array = self.module["critic"](hidden)
         return values
 

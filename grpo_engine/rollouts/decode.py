@@ -11,7 +11,7 @@ from mlx.utils import tree_map
 
 from grpo_engine.control import Control, StopNow
 from grpo_engine.errors import DataError
-from grpo_engine.events import Event, NoteWritten, RolloutsAdvanced, RunPaused, RunResumed
+from grpo_engine.events import Event, RolloutsAdvanced, RunPaused, RunResumed, warning
 from grpo_engine.policy.policy import Policy, Weights
 from grpo_engine.rollouts.batches import batch_for
 from grpo_engine.rollouts.dialogue import Dialogues, EnvironmentReply
@@ -59,7 +59,7 @@ def sample_groups(
             policy, rows, sampling, dialogues, step if event_step is None else event_step
         )
         if policy.batching == "separate":
-            yield NoteWritten(step=state.step, text=SLOW, severity="warning")
+            yield warning(state.step, SLOW)
         yield from _decode(state, requests)
     return [row.trajectory(has_environment=dialogues is not None) for row in rows]
 

@@ -24,6 +24,7 @@ from grpo_engine.events import (
     PhaseStarted,
     RunPaused,
     RunResumed,
+    warning,
 )
 from grpo_engine.policy.memory import MemoryPlan
 from grpo_engine.policy.optimizer import Learner
@@ -83,7 +84,7 @@ def save_checkpoint(run: EngineRun) -> Iterator[Event]:
     except NotWrittenError as error:
         if not run.unsaved:
             text = f"{error}. Earlier checkpoints stay; the write is tried again after each step."
-            yield NoteWritten(step=step, severity="warning", text=text)
+            yield warning(step, text)
         run.unsaved = str(error)
         return
     run.saved_step = step
@@ -119,7 +120,7 @@ def save_last(run: EngineRun) -> Iterator[Event]:
         yield RunResumed(step=run.step)
     if run.unsaved:
         text = f"the run ends without a checkpoint of step {run.step}: {run.unsaved}"
-        yield NoteWritten(step=run.step, severity="warning", text=text)
+        yield warning(run.step, text)
 
 
 def save_after_failure(run: EngineRun) -> Iterator[Event]:
@@ -206,17 +207,15 @@ def restore(run: EngineRun, saved: Checkpoint) -> Iterator[Event]:
     run.alerts.restore(state["alerts"])
     run.saved_step = saved.step
     for name, then, now, effect in _changes(run, state):
-        yield NoteWritten(
-            step=run.step, severity="warning", text=f"{name} was {then} and is {now}: {effect}"
-        )
+        yield warning(run.step, f"{name} was {then} and is {now}: {effect}")
     for note in without_removed(state["config"])[1].values():
-        yield NoteWritten(step=run.step, severity="warning", text=note)
+        yield warning(run.step, note)
     noise = state.get("noise", 1)
     run.sampling = replace(run.sampling, noise=max(noise, 2))  # the answers of the unbroken run
     if noise < 2:
-        yield NoteWritten(step=run.step, severity="warning", text=OTHER_NOISE)
+        yield warning(run.step, OTHER_NOISE)
         if run.recipe.refill_rounds:
-            yield NoteWritten(step=run.step, severity="warning", text=OTHER_REFILLS)
+            yield warning(run.step, OTHER_REFILLS)
 
 
 def _refuse_changed_teacher(run: EngineRun, state: Mapping[str, Any]) -> None:
@@ -263,10 +262,9 @@ def _note_changed_steps(run: EngineRun, before: int) -> Iterator[Event]:
         return
     run.progress.ended_by, run.progress.watched = "", {}
     if config.optimizer.schedule != "constant":
-        yield NoteWritten(
-            step=run.step,
-            severity="warning",
-            text=f"the learning rate follows a {config.optimizer.schedule} schedule over "
+        yield warning(
+            run.step,
+            f"the learning rate follows a {config.optimizer.schedule} schedule over "
             f"{config.steps} steps from here on; up to step {run.step} it was over {before}",
         )
 

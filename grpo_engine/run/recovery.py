@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 import mlx.core as mx
 
 from grpo_engine.errors import DeviceFaultError
-from grpo_engine.events import Event, NoteWritten
+from grpo_engine.events import Event, warning
 from grpo_engine.paths import inside
 from grpo_engine.platform.faults import Fault, fault_of
 from grpo_engine.policy.memory import HEAD_TILE, MemoryPlan, free_cache
@@ -77,9 +77,7 @@ def repeated(
         else:
             return result
         free_cache()
-        yield NoteWritten(
-            step=step, severity="warning", text=_repeated(run, fault, before, shrunk=shrunk)
-        )
+        yield warning(step, _repeated(run, fault, before, shrunk=shrunk))
 
 
 def _repeated(run: EngineRun, fault: Fault, before: MemoryPlan, *, shrunk: bool) -> str:

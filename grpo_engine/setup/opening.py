@@ -30,6 +30,7 @@ from grpo_engine.events import (
     NoteWritten,
     PhaseStarted,
     RunStarted,
+    warning,
 )
 from grpo_engine.maths.custom import named_in
 from grpo_engine.policy import optimizer
@@ -166,7 +167,7 @@ def _notes(
     for text in (text for loaded in tasks for text in loaded.task.notes):
         yield NoteWritten(step=step, text=text)
     for text in problems:
-        yield NoteWritten(step=step, text=text, severity="warning")
+        yield warning(step, text)
     if ranks.size > 1:
         yield NoteWritten(
             step=step,
@@ -251,7 +252,7 @@ def load_run(
     if plan.max_rows < config.training.rows:  # without a limit, evaluations may have more rows
         sampling = replace(sampling, max_rows=plan.max_rows)
     if sampling.truncated:
-        yield NoteWritten(step=step, severity="warning", text=TRUNCATED)
+        yield warning(step, TRUNCATED)
     learner, critic = _optimizers(config, policy, recipe)
     if saved is None and config.optimizer.start is not None:
         persist.begin_with(policy, learner, critic, Path(config.optimizer.start))
@@ -346,10 +347,9 @@ def _planned(
         if all(ranks.gather(peak <= limit)):
             plan = before
         elif plan != before:
-            yield NoteWritten(
-                step=step,
-                severity="warning",
-                text=f"the memory plan was {before} and is {plan}, because the former does not fit "
+            yield warning(
+                step,
+                f"the memory plan was {before} and is {plan}, because the former does not fit "
                 f"here: {persist.SAME_TO_TOLERANCE}",
             )
     plan.apply(policy)
@@ -398,10 +398,9 @@ def plan_next_step(run: EngineRun) -> Generator[Event, None, bool]:
     )
     if plan == run.plan:
         return run.is_planned_anew
-    yield NoteWritten(
-        step=run.step,
-        severity="warning",
-        text=f"a backward pass took up to {peak / preflight.GIGABYTE:.2f} GB, and a run may use "
+    yield warning(
+        run.step,
+        f"a backward pass took up to {peak / preflight.GIGABYTE:.2f} GB, and a run may use "
         f"{limit / preflight.GIGABYTE:.2f}; from step {run.step + 1} on the memory plan is {plan}, "
         f"before it was {run.plan}: {persist.SAME_TO_TOLERANCE}",
     )
@@ -416,10 +415,9 @@ def _plan_less(run: EngineRun) -> Iterator[Event]:
     fewer_sampled(run, before.max_rows)
     fewer_scored(run, gradient=True)
     if run.plan != before:
-        yield NoteWritten(
-            step=run.step,
-            severity="warning",
-            text=f"memory is swapped to disk; from step {run.step + 1} on the memory plan is "
+        yield warning(
+            run.step,
+            f"memory is swapped to disk; from step {run.step + 1} on the memory plan is "
             f"{run.plan}, before it was {before}: {persist.SAME_TO_TOLERANCE}",
         )
 

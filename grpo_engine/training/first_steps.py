@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from grpo_engine.alerts.rules import EARLY, mean_of
-from grpo_engine.events import NoteWritten
+from grpo_engine.events import NoteWritten, warning
 from grpo_engine.run.session import EngineRun
 
 
@@ -22,7 +22,7 @@ def reward_notes(run: EngineRun, step: int) -> Iterator[NoteWritten]:
             if outcome := _without_effect(metrics, name):
                 text = f"reward {name} {outcome} of {when}, so it has had no effect. "
                 text += part.scorer.advice(name)
-                yield NoteWritten(step=step, severity="warning", text=text.rstrip(". "))
+                yield warning(step, text.rstrip(". "))
 
 
 def _without_effect(metrics: Sequence[Mapping[str, float]], name: str) -> str:
