@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from sqlalchemy import ColumnElement, String, func, or_, select, true, type_coerce
+from sqlalchemy import ColumnElement, func, or_, select, true
 
 from grpo_tui.experiments.db.tables import ROLLOUT, ROLLOUT_GROUP
 from grpo_tui.experiments.errors import QueryError, check_choice
@@ -45,9 +45,8 @@ def _likely(text: str) -> ColumnElement[bool]:
     longest = max(re.split(r"[\s\\\x00]+", text), key=len)
     if not text.isascii() or not longest:
         return true()
-    pattern = "%" + re.sub(r"([\\%_])", r"\\\1", longest[:1000]) + "%"
     columns = (COLUMNS.text, GROUP.prompt_text)
-    return or_(*(type_coerce(column, String).like(pattern, escape="\\") for column in columns))
+    return or_(*(column.contains(longest[:1000], autoescape=True) for column in columns))
 
 
 def search(

@@ -151,7 +151,7 @@ def _compile(node: Node, names: Names) -> Condition:
             return or_(
                 _like(RUN.c.name, text),
                 _like(RUN.c.note, text),
-                _like(RUN.c.short, text, start=True),
+                RUN.c.short.startswith(text, autoescape=True),
                 _tagged(_like(RUN_TAG.c.tag, text)),
             )
         case Term():
@@ -181,10 +181,9 @@ def _tagged(condition: Condition) -> Condition:
     return exists().where(RUN_TAG.c.run_id == RUN.c.id, condition)
 
 
-def _like(column: Condition, text: str, *, start: bool = False) -> Condition:
-    """Whether the column contains the text, or starts with it."""
-    pattern = re.sub(r"([\\%_])", r"\\\1", escape(text)) + "%"
-    return type_coerce(column, String).like(pattern if start else f"%{pattern}", escape="\\")
+def _like(column: Condition, text: str) -> Condition:
+    """Whether the column contains the text, whatever the case."""
+    return type_coerce(column, String).contains(escape(text), autoescape=True)
 
 
 def _compare(column: Condition, term: Term) -> Condition:
