@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand
 
 from grpo_tui.app import exit_codes
-from grpo_tui.app.cli.startup import name_store, open_workbench
+from grpo_tui.app.cli.startup import name_store, require_terminal
 from grpo_tui.app.cli.strict import StrictCommand, StrictGroup
 from grpo_tui.app.cli.verb_table import VERBS, Verb
 
@@ -122,6 +122,9 @@ def start(
 ) -> None:
     """Without a verb: open the workbench."""
     if context.invoked_subcommand is None:
+        require_terminal()
+        from grpo_tui.app.tui.app import open_workbench
+
         raise typer.Exit(open_workbench())
 
 

@@ -1,11 +1,9 @@
-"""What comes before any verb: guarded streams, the store's path, opening the workbench."""
+"""What verbs share before they work: guarded streams, the store's path, a terminal, a process."""
 
-import gc
 import json
 import os
 import sys
 import warnings
-from importlib import import_module
 from pathlib import Path
 
 from grpo_tui.app import exit_codes
@@ -43,16 +41,6 @@ def require_terminal() -> None:
             "the screen needs a terminal; `grpo-tui logs RUN --follow` prints a run's lines, and "
             "`grpo-tui --help` lists what else does without one"
         )
-
-
-def open_workbench() -> int:
-    """Open the workbench, if there is a terminal."""
-    require_terminal()
-    gc.disable()  # objects loaded so far stay loaded; the workbench collects later ones
-    try:
-        return int(import_module("grpo_tui.app.tui.app").open_workbench() or exit_codes.OK)
-    finally:
-        gc.enable()
 
 
 def leave_to_background(*, as_json: bool) -> int:

@@ -26,7 +26,6 @@ class IdleGarbageCollection:
         self._last = self._clock()
         gc.freeze()
         gc.set_threshold(*self._before[:2], NEVER)
-        gc.enable()  # collection was off while the program loaded
 
     def poll(self, quiet: float) -> bool:
         """Collect if it is time, `quiet` seconds after the last key; return whether it did."""
