@@ -1,6 +1,6 @@
 """Questions answered with lines of text."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 from textual import on
@@ -9,7 +9,7 @@ from textual.containers import Vertical
 from textual.widgets import Input, Static
 
 from grpo_tui.app.text.safe_text import safe
-from grpo_tui.app.tui.dialogs.dialog import Dialog
+from grpo_tui.app.tui.dialogs.dialog import AppScreen, Dialog
 from grpo_tui.app.tui.keys import bind
 from grpo_tui.app.tui.widgets.field import Field
 
@@ -52,3 +52,15 @@ class InputDialog(Dialog[list[str] | None]):
     @on(Input.Submitted)
     def submit(self) -> None:
         self.dismiss([field.value for field in self._fields.values()])
+
+
+def ask_text(
+    screen: AppScreen, title: str, hint: str, then: Callable[[str], None], text: str = ""
+) -> None:
+    """Ask for a text, and go on with it unless it is empty."""
+
+    def take(texts: list[str] | None) -> None:
+        if typed := "".join(texts or ()).strip():
+            then(typed)
+
+    screen.app.push_screen(InputDialog(title, {hint: Field(text)}), take)

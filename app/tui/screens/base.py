@@ -22,13 +22,12 @@ from textual.widgets import Input, TextArea
 from textual.worker import Worker
 
 from grpo_tui.app.feed.snapshot import Snapshot
-from grpo_tui.app.tui.dialogs.ask import InputDialog
+from grpo_tui.app.tui.dialogs.ask import ask_text
 from grpo_tui.app.tui.dialogs.dialog import AppScreen
 from grpo_tui.app.tui.keys import bind, hidden, unbound
 from grpo_tui.app.tui.lifecycle import RunApp
 from grpo_tui.app.tui.messages import ScreenRequest
 from grpo_tui.app.tui.tour import TourLine
-from grpo_tui.app.tui.widgets.field import Field
 from grpo_tui.app.tui.widgets.find_bar import FindBar
 from grpo_tui.app.tui.widgets.key_bar import KeyBar
 from grpo_tui.app.tui.widgets.panel import Panel
@@ -104,7 +103,7 @@ class WorkbenchScreen(AppScreen, Screen[None]):
     def again(self) -> None:
         """Respond to the key that leads to this screen, on this screen."""
 
-    def open_item(self) -> None:
+    def action_open(self) -> None:
         """Open the item under the cursor of the focused panel; explain it unless there is more."""
         self.action_explain()
 
@@ -205,10 +204,6 @@ class WorkbenchScreen(AppScreen, Screen[None]):
             panel.catch_up()
         self.workbench.frame_now()
 
-    def panels(self) -> Iterable[Panel]:
-        """The focusable panels."""
-        return [panel for panel in self.query(Panel) if panel.focusable]
-
     # -- common keys ------------------------------------------------------------------------
 
     def action_zoom(self) -> None:
@@ -234,7 +229,7 @@ class WorkbenchScreen(AppScreen, Screen[None]):
     def on_panel_opened(self) -> None:
         """Open what is under the cursor of a panel, unless a dialog is open by now."""
         if self.is_active:
-            self.open_item()
+            self.action_open()
 
     def on_top_bar_tab_clicked(self, message: TopBar.TabClicked) -> None:
         self.app.call_later(self.workbench.action_mode, message.mode)
@@ -268,17 +263,15 @@ class WorkbenchScreen(AppScreen, Screen[None]):
     ) -> None:
         """Ask for a number, and go on with it."""
 
-        def take(texts: list[str] | None) -> None:
-            typed = "".join(texts or ()).strip()
+        def take(typed: str) -> None:
             try:
                 value = parse(typed.replace(",", ""))
             except ValueError:
-                if typed:
-                    self.warn(f"“{typed}” is not such a number.")
+                self.warn(f"“{typed}” is not such a number.")
             else:
                 then(value)
 
-        self.app.push_screen(InputDialog(title, {hint: Field(text)}), take)
+        ask_text(self, title, hint, take, text)
 
     def explain(self, topic: str) -> None:
         """Show help on a topic."""

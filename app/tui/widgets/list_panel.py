@@ -71,4 +71,4 @@ class ListPanel(Panel):
 
     def choose(self, item: int) -> None:
         """Move the cursor to an item."""
-        self.cursor = item
+        self.action_move(item - self.selected, 0)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any, ClassVar
 
 from textual import events
 from textual.message import Message
@@ -32,6 +33,8 @@ class PagesPanel(Panel):
     """A panel of pages; a click on a title asks the screen to turn to its page."""
 
     navigable = True
+    titles: ClassVar[Mapping[str, str]]  # by the names of the pages
+    view: Any  # has the name of the visible page
 
     @dataclass
     class PageClicked(Message):
@@ -39,21 +42,12 @@ class PagesPanel(Panel):
 
         page: str
 
-    def titles(self) -> Mapping[str, str]:
-        """The title of each page, by its name."""
-        raise NotImplementedError
-
-    @property
-    def page(self) -> str:
-        """The name of the visible page."""
-        raise NotImplementedError
-
     def strip_line(self) -> Line:
         """The titles of the pages, the current one marked."""
-        return strip_of_titles(self.titles(), self.page)
+        return strip_of_titles(self.titles, self.view.page)
 
     def on_click(self, event: events.Click) -> None:
         """Turn to the clicked page."""
         x, y = self.inside(event.offset)
-        if y == 0 and (name := name_at(self.titles(), x)):
+        if y == 0 and (name := name_at(self.titles, x)):
             self.post_message(self.PageClicked(name))

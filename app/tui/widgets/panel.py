@@ -7,6 +7,7 @@ focus and themes. It does not paint while the panel is hidden or its screen is i
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, Self
 
@@ -55,12 +56,13 @@ class Panel(Widget, can_focus=True):
     help_topic: ClassVar[str] = ""  # the topic that explains it
     wheel: ClassVar[int] = 3  # lines that the mouse wheel moves by
 
+    @dataclass
     class Moved(Message):
         """The cursor of a panel is to move by so many rows and columns."""
 
-        def __init__(self, panel: "Panel", rows: int, columns: int) -> None:
-            super().__init__()
-            self.panel, self.rows, self.columns = panel, rows, columns
+        panel: "Panel"
+        rows: int
+        columns: int
 
         @property
         def control(self) -> "Panel":

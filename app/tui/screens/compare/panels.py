@@ -4,8 +4,8 @@ In the charts each run has a mark as well as a colour. Marks are staggered along
 they stay visible where curves overlap, and appear at each curve's end.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from textual import events
 from textual.message import Message
@@ -213,12 +213,7 @@ class CurvesPanel(ComparePanel, ChartStack):
 class ComparePagePanel(ComparePanel, PagesPanel):
     """One of the pages, with the page names on top."""
 
-    def titles(self) -> Mapping[str, str]:
-        return {page: page for page in PAGES}
-
-    @property
-    def page(self) -> str:
-        return self.view.page
+    titles: ClassVar = {page: page for page in PAGES}
 
     def _note(self) -> str:
         """A note in the frame on what the page shows."""

@@ -50,7 +50,7 @@ POLL_S = 0.5
 REST_S = 0.2
 PATIENCE = 6  # a read that took t seconds is not repeated within 6 t
 MAX_ROW = 5000  # lines of answers
-NEED_RUNS = frozenset(("axis", "metrics", "turn", "baseline", "find", "enter"))
+NEED_RUNS = frozenset(("axis", "metrics", "turn", "baseline", "find", "open"))
 
 
 class CompareScreen(WorkbenchScreen):
@@ -81,7 +81,7 @@ class CompareScreen(WorkbenchScreen):
         hidden("n", "prompt(1)", "next prompt", "compare.prompt", "Answers to the next prompt"),
         hidden("p", "prompt(-1)", "previous prompt", "compare.prompt_before",
                "Answers to the previous prompt"),
-        bind("enter", "enter", "open", "compare.open",
+        bind("enter", "open", "open", "compare.open",
              "Open the run, explain the metric, show equal settings, or answers by token"),
         unbound("bands", "seeds as bands", "compare.bands",
                 "Pool runs that differ only in the seed: mean and 95% interval"),
@@ -442,10 +442,7 @@ class CompareScreen(WorkbenchScreen):
         else:
             self.show_page("answers")
 
-    def open_item(self) -> None:
-        self.action_enter()
-
-    def action_enter(self) -> None:
+    def action_open(self) -> None:
         """Open the item under the cursor."""
         page = self.view.page if isinstance(self.focused, ComparePagePanel) else ""
         if page == "settings":

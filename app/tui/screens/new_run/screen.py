@@ -23,7 +23,7 @@ from grpo_engine.errors import EngineError
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.text.words import count_of
 from grpo_tui.app.trial.client import TrialProcess
-from grpo_tui.app.tui.dialogs.ask import InputDialog
+from grpo_tui.app.tui.dialogs.ask import ask_text
 from grpo_tui.app.tui.dialogs.picker import PickerResult
 from grpo_tui.app.tui.dialogs.trust import trusting
 from grpo_tui.app.tui.keys import bind, hidden, unbound
@@ -107,6 +107,8 @@ class HelpPanel(NewRunPanel, ScrolledPanel):
 class FormPagePanel(NewRunPanel, PagesPanel, ScrolledPanel):
     """One page of what belongs to the settings, below a strip with the titles of all pages."""
 
+    titles: ClassVar = {name: page.title for name, page in PAGE.items()}
+
     def compose(self) -> ComposeResult:
         yield TextField(placeholder="an answer, as the model might give it", id="answer")
 
@@ -114,13 +116,6 @@ class FormPagePanel(NewRunPanel, PagesPanel, ScrolledPanel):
     def field(self) -> TextField:
         """The field of the page on which an answer is tried."""
         return self.query_one(TextField)
-
-    def titles(self) -> Mapping[str, str]:
-        return {name: page.title for name, page in PAGE.items()}
-
-    @property
-    def page(self) -> str:
-        return self.view.page
 
     def watch_view(self, old: NewRunView, view: NewRunView) -> None:
         """Show the field on its page, and another page from its top."""
@@ -188,10 +183,6 @@ class FormPanel(NewRunPanel, ListPanel):
     def action_move(self, rows: int, columns: int) -> None:
         """Ask the screen to move the cursor, or to take the next value."""
         self.post_message(self.Moved(self, rows, columns))
-
-    def choose(self, item: int) -> None:
-        """Move to a setting."""
-        self.post_message(self.Chosen(item))
 
     def paint(self, width: int, height: int) -> list[Line]:
         """The lines around the cursor; the frame says why settings are hidden."""
@@ -473,16 +464,7 @@ class NewRunScreen(WorkbenchScreen):
         else:
             self.view = self.view.moved(message.rows)
 
-    def on_list_panel_chosen(self, message: ListPanel.Chosen) -> None:
-        """Move to the clicked setting."""
-        path = self.view.rows[message.item].path
-        self.end_typing()
-        self.update(cursor=path)
-
     # -- editing ----------------------------------------------------------------------------
-
-    def open_item(self) -> None:
-        self.action_open()
 
     def action_open(self) -> None:
         """Edit the setting; on a page, do what the page offers."""
@@ -690,13 +672,10 @@ class NewRunScreen(WorkbenchScreen):
             return
         stem = "".join(c if c.isalnum() or c in "-_." else "-" for c in config.name) or "run"
         hint = "A YAML file for `grpo-tui train FILE` and for this screen."
-        dialog = InputDialog("save as", {hint: Field(f"{stem}.yaml")})
-        self.app.push_screen(dialog, partial(self._save, config))
+        ask_text(self, "save as", hint, partial(self._save, config), f"{stem}.yaml")
 
-    def _save(self, config: RunConfig, texts: list[str] | None) -> None:
+    def _save(self, config: RunConfig, name: str) -> None:
         """Write a new file; another one is never overwritten."""
-        if not (name := "".join(texts or ()).strip()):
-            return
         path = Path(name).expanduser().absolute()
         command = f"grpo-tui train {path.name}"
         if self.view.form.count > 1:

@@ -295,9 +295,6 @@ class RunsScreen(ControlScreen):
         await asyncio.sleep(PREVIEW_DELAY_S)
         await self._read_visible()
 
-    def open_item(self) -> None:
-        self.action_open()
-
     def action_open(self) -> None:
         """Watch the run, fold the group, or launch the starter preset if there are no runs."""
         view = self.view

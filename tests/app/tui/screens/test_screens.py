@@ -21,6 +21,7 @@ from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.rollouts.lab.screen import LabScreen
 from grpo_tui.app.tui.widgets.field import Field
 from grpo_tui.app.tui.widgets.key_bar import KeyBar
+from grpo_tui.app.tui.widgets.panel import Panel
 from grpo_tui.experiments.processes import environment
 from tests.app import frames
 from tests.app.frames import SIZES
@@ -49,7 +50,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 async def zoom_all(walk: Walk) -> None:
     """Zoom and check every panel."""
-    for panel in [panel for panel in walk.screen.panels() if panel.region]:
+    for panel in [p for p in walk.screen.query(Panel) if p.focusable and p.region]:
         panel.focus()
         await walk.press("z")
         assert walk.screen.maximized is panel

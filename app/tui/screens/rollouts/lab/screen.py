@@ -15,7 +15,7 @@ from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.inspector.lab import VARIED, with_next, with_setting, with_typed
 from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.text.recipe_cards import card_of
-from grpo_tui.app.tui.dialogs.ask import InputDialog
+from grpo_tui.app.tui.dialogs.ask import ask_text
 from grpo_tui.app.tui.dialogs.dialog import Dialog
 from grpo_tui.app.tui.dialogs.help.topics import setting_part
 from grpo_tui.app.tui.keys import bind
@@ -31,7 +31,6 @@ from grpo_tui.app.tui.screens.rollouts.lab.state import (
 )
 from grpo_tui.app.tui.screens.rollouts.state import GroupList
 from grpo_tui.app.tui.store.reader import reporting
-from grpo_tui.app.tui.widgets.field import Field
 from grpo_tui.app.tui.widgets.key_bar import KeyBar
 from grpo_tui.app.tui.widgets.panel import Line, Panel, paragraph
 
@@ -197,14 +196,8 @@ class LabScreen(Dialog[None]):
         allowed = (
             SETTINGS[name].allowed if name in SETTINGS else f"one of {', '.join(VARIED[name])}"
         )
-
-        def take(texts: list[str] | None) -> None:
-            if text := "".join(texts or ()).strip():
-                self._change(with_typed, text)
-
-        self.app.push_screen(
-            InputDialog("recipe" if name == "name" else name, {allowed: Field()}), take
-        )
+        title = "recipe" if name == "name" else name
+        ask_text(self, title, allowed, partial(self._change, with_typed))
 
     def action_clone(self) -> None:
         """Open New run with the settings of this recipe."""
