@@ -14,7 +14,6 @@ from typing import Any, ClassVar, cast
 
 from textual import events, on
 from textual.binding import Binding
-from textual.command import Provider
 from textual.content import Content
 from textual.driver import Driver
 from textual.notifications import SeverityLevel
@@ -57,7 +56,6 @@ PRELOADED = (
     "grpo_tui.app.tui.screens.watch.screen",
     "grpo_tui.app.tui.screens.rollouts.screen",
     "grpo_tui.app.tui.dialogs.help.screen",
-    "grpo_tui.app.tui.screens.runs.dialogs",
     "numpy",
     "grpo_tui.experiments.compare.values",
     "grpo_tui.app.tui.screens.compare.screen",
@@ -74,13 +72,6 @@ def load(target: str) -> Screen[Any]:
     return cast(Screen[Any], resolve_name(target)())
 
 
-def name_provider() -> type[Provider]:
-    """What finds everything by its name; loaded when the palette first opens."""
-    from grpo_tui.app.tui.finding import NameProvider
-
-    return NameProvider
-
-
 class Workbench(RunApp):
     """grpo-tui on a terminal."""
 
@@ -91,7 +82,9 @@ class Workbench(RunApp):
     }
     DEFAULT_MODE = "runs"
     ESCAPE_TO_MINIMIZE = False
-    COMMANDS: ClassVar[set[Any]] = {name_provider}
+    COMMANDS: ClassVar[set[Any]] = {
+        partial(resolve_name, "grpo_tui.app.tui.finding:NameProvider")  # when the palette opens
+    }
     BINDINGS: ClassVar = [
         hidden("1", "mode('runs')", "Runs", "mode.runs", "All runs"),
         hidden("2", "mode('new_run')", "New run", "mode.new_run", "Configure and start a new run"),

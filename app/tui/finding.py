@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -99,16 +99,13 @@ def _metrics(app: RunApp, screen: WorkbenchScreen) -> Iterator[Entry]:
     for key in dict.fromkeys((*recorded, *METRICS)):
         metric = spec(key)
         label = key if metric.label == key else f"{metric.label} ({key})"
-        if key in series:
-            view = series[key]
+        go: Callable[[], object] = partial(screen.explain, f"metric:{key}")
+        value = lacking
+        if view := series.get(key):
             first, last = (with_unit(value, metric.unit) for value in (view.start, view.value))
             go = partial(app.post_message, msg.MetricRequested(key))
-            yield Entry(
-                f"Metric: {label}", metric.help, go, metric.also, f"first {first}, now {last}"
-            )
-        else:
-            go_help = partial(screen.explain, f"metric:{key}")
-            yield Entry(f"Metric: {label}", metric.help, go_help, metric.also, lacking)
+            value = f"first {first}, now {last}"
+        yield Entry(f"Metric: {label}", metric.help, go, metric.also, value)
 
 
 def _runs(app: RunApp, screen: WorkbenchScreen, runs: Sequence[RunSummary]) -> Iterator[Entry]:

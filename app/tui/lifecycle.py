@@ -15,6 +15,7 @@ from textual.message import Message
 
 from grpo_tui.app.feed.feed import Feed, Session
 from grpo_tui.app.feed.snapshot import Request, Snapshot
+from grpo_tui.app.jobs import launch as launching
 from grpo_tui.app.text.numbers import short
 from grpo_tui.app.text.stderr import print_stderr
 from grpo_tui.app.tui import messages as msg
@@ -170,8 +171,6 @@ class RunApp(ThemedApp):
     @on(msg.LaunchRequested)
     def launch(self, message: msg.LaunchRequested) -> None:
         """Start a run here, detached or in the queue; detached if one trains here already."""
-        from grpo_tui.app.jobs.launch import detached, enqueue
-
         if self.refused():
             return
         config, waits = message.config, message.where == "queue"
@@ -179,30 +178,26 @@ class RunApp(ThemedApp):
         text = f"Checking the settings of {config.name or 'the run'}, which then {then}."
         self.notify(text, timeout=CHECK_S)
         if waits:
-            start = partial(enqueue, config, self.store, message.parent)
+            start = partial(launching.enqueue, config, self.store, message.parent)
             self._start(start, "waits in the queue; Q on Runs shows it.", "")
         elif message.where == "detached" or self.bridge.running:
-            self._start(partial(detached, config, self.store, message.parent))
+            self._start(partial(launching.detached, config, self.store, message.parent))
         else:
             self.bridge.launch(config, message.parent)
 
     @on(msg.ResumeRequested)
     def resume(self, message: msg.ResumeRequested) -> None:
         """Resume a stored run here, or detached if one trains here already."""
-        from grpo_tui.app.jobs.launch import resume_detached
-
         if self.refused():
             return
         if self.bridge.running:
-            self._start(partial(resume_detached, message.ref, self.store))
+            self._start(partial(launching.resume_detached, message.ref, self.store))
         else:
             self.bridge.resume(message.ref)
 
     @on(msg.SweepRequested)
     def launch_sweep(self, message: msg.SweepRequested) -> None:
         """Queue all runs of a sweep, or none if one of them would fail."""
-        from grpo_tui.app.jobs import launch
-
         if self.refused():
             return
         name, points, store = message.name, message.points, self.store
@@ -210,9 +205,9 @@ class RunApp(ThemedApp):
         self.notify(f"Starting the sweep {name}: {text}", timeout=CHECK_S)
 
         def start() -> str:
-            count = launch.enqueue_sweep(name, points, message.seeds, store, message.parent)
+            count = launching.enqueue_sweep(name, points, message.seeds, store, message.parent)
             if message.start:
-                launch.start_queue_worker(store)
+                launching.start_queue_worker(store)
             return f"{count} runs of {name}"
 
         state = "train one after another" if message.start else "wait in the queue"
@@ -282,9 +277,7 @@ class RunApp(ThemedApp):
 
     @work
     async def _hand_over(self) -> None:
-        from grpo_tui.app.jobs.launch import resume_detached
-
-        name = await self._attempt(partial(resume_detached, self.bridge.run, self.store))
+        name = await self._attempt(partial(launching.resume_detached, self.bridge.run, self.store))
         if name is None:
             self.plan = ""  # the workbench stays open
         else:

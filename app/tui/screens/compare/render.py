@@ -28,7 +28,7 @@ from grpo_tui.app.text.numbers import seconds, short, signed, with_unit
 from grpo_tui.app.text.prompt_text import last_question
 from grpo_tui.app.text.safe_text import cell_len, clip, clip_start, pad, safe
 from grpo_tui.app.text.table import table_lines
-from grpo_tui.app.tui.screens.compare.state import CompareView, measure_of
+from grpo_tui.app.tui.screens.compare.state import CompareView, end_of, measure_of
 from grpo_tui.app.tui.screens.watch.render import lane_lines
 from grpo_tui.app.tui.widgets.charts.plot import (
     LABELS,
@@ -194,7 +194,8 @@ def crosshair_cell(view: CompareView, key: str, runs: Sequence[str]) -> Cell:
     value, step = view.value_at_x(key, runs)
     if value is None:
         return "–", "label"
-    colour = "text" if view.reaches_x(runs) else "label"
+    ends = (end_of(run, view.axis) for run in view.runs if run.id in runs)
+    colour = "text" if any(end >= view.x for end in ends) else "label"
     return with_unit(value, spec(key).unit) + earlier(view, step), colour
 
 

@@ -258,15 +258,13 @@ class CompareScreen(WorkbenchScreen):
         else:
             self.notify("No run is part of a sweep; + adds runs one by one.")
 
-    def read_more(self) -> None:
-        """Read the answers to the prompt, if they are shown."""
-        if self.view.page == "answers" and self.view.runs:
-            self._read_completions()
-
     @work(exclusive=True, group="page")
-    async def _read_completions(self) -> None:
+    async def read_more(self) -> None:
+        """Read the answers to the prompt, if they are shown."""
         view = self.view
         runs, prompts = view.runs, view.prompts
+        if view.page != "answers" or not runs:
+            return
         with reporting(self):
             if prompts is None:
                 prompts = await self.read(lambda reader: load_prompts(reader, runs), "prompts")

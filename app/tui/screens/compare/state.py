@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 from grpo_engine.metrics import spec
 from grpo_tui.app.charts.series import SMOOTHINGS
@@ -23,10 +22,8 @@ from grpo_tui.app.text.run_text import run_summary
 from grpo_tui.experiments.compare.runs import AMOUNTS, compare, only_recorded
 from grpo_tui.experiments.compare.values import Comparison, MetricCell, MetricComparison
 from grpo_tui.experiments.errors import RunNotFoundError
+from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import GroupView, RunSummary
-
-if TYPE_CHECKING:
-    from grpo_tui.experiments.reader import StoreReader
 
 PAGES = ("settings", "ranking", "metrics", "answers")
 NOTHING = Comparison(
@@ -312,10 +309,6 @@ class CompareView:
             (step for _, step in read if step is not None), default=0
         )
 
-    def reaches_x(self, runs: Sequence[str]) -> bool:
-        """Whether any of the runs goes as far as the crosshair."""
-        return any(end_of(run, self.axis) >= self.x for run in self.runs if run.id in runs)
-
     # -- pages ------------------------------------------------------------------------------
 
     def settings(self) -> dict[str, tuple[object, ...]]:
@@ -333,7 +326,7 @@ class CompareView:
 
 
 def load_comparison(
-    reader: "StoreReader", refs: Sequence[str], baseline: str, axis: str, at: float | None
+    reader: StoreReader, refs: Sequence[str], baseline: str, axis: str, at: float | None
 ) -> Comparison:
     """Compare the runs that are still stored where the shortest one ends.
 
@@ -354,7 +347,7 @@ def load_comparison(
 
 
 def list_runs(
-    reader: "StoreReader", text: str, base: RunSummary | None
+    reader: StoreReader, text: str, base: RunSummary | None
 ) -> list[tuple[RunSummary, str]]:
     """The runs that match a filter, each described in a line; the newest with their changes."""
     runs = reader.runs(text, limit=MAX_LISTED)
@@ -365,7 +358,7 @@ def list_runs(
     ]
 
 
-def _changes(reader: "StoreReader", run: RunSummary, other: dict[str, object]) -> list[str]:
+def _changes(reader: StoreReader, run: RunSummary, other: dict[str, object]) -> list[str]:
     """Some settings in which a run differs from another, as `beta 0.4`."""
     return [
         f"{path.rpartition('.')[2]} {value_text(value)}"
@@ -377,7 +370,7 @@ def _changes(reader: "StoreReader", run: RunSummary, other: dict[str, object]) -
     ][:MAX_CHANGES]
 
 
-def load_prompts(reader: "StoreReader", runs: Sequence[RunSummary]) -> tuple[Prompt, ...]:
+def load_prompts(reader: StoreReader, runs: Sequence[RunSummary]) -> tuple[Prompt, ...]:
     """Prompts that the runs have answered: those that more runs share first, then by `ORIGINS`."""
     prompts: dict[str, Prompt] = {}
     sampled_by: dict[str, set[int]] = {}
@@ -392,7 +385,7 @@ def load_prompts(reader: "StoreReader", runs: Sequence[RunSummary]) -> tuple[Pro
 
 
 def load_completions(
-    reader: "StoreReader", runs: Sequence[RunSummary], prompt: Prompt, axis: str, at: float
+    reader: StoreReader, runs: Sequence[RunSummary], prompt: Prompt, axis: str, at: float
 ) -> PromptCompletions:
     """Return each run's latest answers to a prompt, up to a position on the axis."""
     groups: dict[str, GroupView | None] = {}

@@ -8,7 +8,7 @@ from functools import cache, cached_property
 from math import prod
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from grpo_engine import consent
 from grpo_engine.config.declaration import Setting, as_text
@@ -31,10 +31,10 @@ from grpo_tui.app.jobs.sweep import values_in
 from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.text.run_text import run_summary
 from grpo_tui.experiments.db.configs import flat
+from grpo_tui.experiments.db.names import free_name
+from grpo_tui.experiments.queue import points
+from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import RunSummary
-
-if TYPE_CHECKING:
-    from grpo_tui.experiments.reader import StoreReader
 
 RECIPE, PRESET, SEEDS = "algorithm.recipe", "preset", "seeds"
 MAX_SWEEP = 256  # runs
@@ -136,9 +136,9 @@ class RunForm:
             edits[path] = text
         return replace(self, edits=edits)
 
-    def reset(self, *paths: str) -> "RunForm":
-        """The form with fields reset to the base."""
-        return replace(self, edits={k: v for k, v in self.edits.items() if k not in paths})
+    def reset(self, path: str) -> "RunForm":
+        """The form with a field reset to the base."""
+        return self.type(path, as_text(self.start[path]))
 
     @cached_property
     def start(self) -> Mapping[str, Any]:
@@ -186,8 +186,6 @@ class RunForm:
     @cached_property
     def points(self) -> list[tuple[Mapping[str, str], RunConfig]]:
         """The values and the settings of each point of the sweep; one if there is none."""
-        from grpo_tui.experiments.queue import points
-
         return [(point, self.at(point).build()) for point in points(self.axes)]
 
     def build(self) -> RunConfig:
@@ -206,8 +204,6 @@ class RunForm:
     @cached_property
     def errors(self) -> Mapping[str, str]:
         """Problems, by the setting to change; every point of a sweep is checked."""
-        from grpo_tui.experiments.queue import points
-
         seeds = self.edits.get(SEEDS, "1")
         if not INFO[SEEDS].accepts(seeds):
             return {SEEDS: INFO[SEEDS].refusal(seeds)}
@@ -390,8 +386,6 @@ class NewRunView:
     @property
     def name(self) -> str:
         """The typed name, otherwise that of the start, numbered if a run or a sweep has it."""
-        from grpo_tui.experiments.db.names import free_name
-
         form, names = self.form, [run.name for run in self.runs]
         typed = form.fields["name"]
         taken = {*names, *(name.rpartition("-")[0] for name in names)}
@@ -460,7 +454,7 @@ def preset_view(name: str) -> NewRunView:
     return NewRunView(form=RunForm(chosen.config, Origin(name=name, summary=chosen.description)))
 
 
-def clone_view(reader: "StoreReader", ref: str) -> NewRunView:
+def clone_view(reader: StoreReader, ref: str) -> NewRunView:
     """The form of a run's settings; those that this version does not have are named."""
     detail = reader.run(reader.resolve(ref).key)
     run = detail.summary
@@ -471,7 +465,7 @@ def clone_view(reader: "StoreReader", ref: str) -> NewRunView:
     return NewRunView(form=RunForm(consent.build(tree, f"run {name}"), origin))
 
 
-def load_runs(reader: "StoreReader") -> tuple[RunSummary, ...]:
+def load_runs(reader: StoreReader) -> tuple[RunSummary, ...]:
     """The newest runs, with the data for cost estimates."""
     runs = reader.runs(metrics=METRICS, archived=True, limit=MAX_RUNS)
     priced = (replace(run, columns=reader.settings(run.key)) for run in runs[:MAX_PRICED])

@@ -11,7 +11,6 @@ from functools import lru_cache
 from heapq import nlargest
 from itertools import accumulate, pairwise
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
 from grpo_engine.config.recipes import Recipe, recipe
 from grpo_engine.config.removed import without_removed
@@ -40,10 +39,8 @@ from grpo_tui.app.inspector.measures import (
     values_of,
 )
 from grpo_tui.app.text.numbers import clamped
+from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import GroupView, RecordedTokens, RolloutView, SearchHit
-
-if TYPE_CHECKING:
-    from grpo_tui.experiments.reader import StoreReader
 
 ORIGINS: tuple[Origin, ...] = ("train", "pinned", "eval")
 
@@ -132,7 +129,7 @@ def shades_of(detail: GroupDetail, mode: HeatMode) -> tuple[Values, ...]:
     return tuple(() if all(shade is None for shade in row) else row for row in shades(mode, values))
 
 
-def run_info(reader: "StoreReader", run: int) -> RunInfo:
+def run_info(reader: StoreReader, run: int) -> RunInfo:
     """Read the run's recipe and sampling limits."""
     detail = reader.run(run)
     section = "algorithm."
@@ -159,7 +156,7 @@ def run_info(reader: "StoreReader", run: int) -> RunInfo:
 
 
 def load_step(
-    reader: "StoreReader",
+    reader: StoreReader,
     run: RunInfo | int,
     step: int | None,
     origin: Origin = "train",
@@ -181,7 +178,7 @@ def load_step(
     return GroupList(run=run, step=step, origin=origin, steps_of=steps_of, groups=groups)
 
 
-def with_functions(reader: "StoreReader", base: GroupList) -> GroupList:
+def with_functions(reader: StoreReader, base: GroupList) -> GroupList:
     """A step whose recipe evaluates the run's functions; raise UntrustedError if it may not."""
     sources = reader.functions(base.run.key, max(1, base.step))
     require(sources)
@@ -189,7 +186,7 @@ def with_functions(reader: "StoreReader", base: GroupList) -> GroupList:
 
 
 def load_tokens(
-    reader: "StoreReader", run: RunInfo, group: GroupView
+    reader: StoreReader, run: RunInfo, group: GroupView
 ) -> tuple[Sequence[RecordedTokens], str]:
     """A group's tokens with spans and advantages of its answers; why they have no losses."""
     tokens = reader.tokens(run.key, group.key) if group.has_tokens else None
@@ -224,7 +221,7 @@ def without_losses(run: RunInfo, group: GroupView, rows: Sequence[RecordedTokens
 
 
 def load_group(
-    reader: "StoreReader", step: GroupList, group: GroupView, *, history: bool = True
+    reader: StoreReader, step: GroupList, group: GroupView, *, history: bool = True
 ) -> GroupDetail:
     """Read one group's tokens, compute their losses, and read the prompt's history."""
     run = step.run
@@ -272,7 +269,7 @@ def changes(earlier: GroupView, rollout: RolloutView) -> tuple[TextChange, ...]:
 
 
 def load_highlights(
-    reader: "StoreReader", step: GroupList, measure: Measure, by: int = 0
+    reader: StoreReader, step: GroupList, measure: Measure, by: int = 0
 ) -> tuple[GroupList, tuple[Highlight, ...]]:
     """The clipped tokens of a step, or the one of the highest KL, by the last pass.
 
@@ -303,7 +300,7 @@ class Search:
     done: bool = False
 
 
-def search(reader: "StoreReader", run: int, text: str) -> Iterator[Search]:
+def search(reader: StoreReader, run: int, text: str) -> Iterator[Search]:
     """Search a run's prompts and answers, in slices that leave the reader free in between."""
     from grpo_tui.experiments.search import search as find
 

@@ -52,17 +52,6 @@ DATE = re.compile(r"^\d{4}-\d\d-\d\dT(\d\d:\d\d:\d\d)\S*")  # of a line of the l
 # -- columns ------------------------------------------------------------------------------------
 
 
-def _with_mark(run: RunSummary, line: Line) -> Line:
-    glyph, colour = status_mark(run.status)
-    return [(f"{glyph} ", colour), *line]
-
-
-def _with_meter(run: RunSummary, line: Line) -> Line:
-    share = run.step / run.total_steps if run.total_steps else 0
-    return [*line, (" ", "text"), *meter(share, 4)]
-
-
-DECORATED = {"name": _with_mark, "steps": _with_meter}
 MAX_NAME = 30
 COLUMNS = tuple(column for column in run_columns.COLUMNS if column.width)
 SHOWN_AS = {
@@ -154,8 +143,12 @@ def run_line(run: RunSummary, columns: Sequence[RunColumn], view: RunsView) -> L
     line = [(" *" if run.key in view.marked else "  ", "bold accent")]
     for column in columns:
         cell = column.draw(run, view.now, view.sparks.get(run.key, ()))
-        if decorate := DECORATED.get(column.title):
-            cell = decorate(run, cell)
+        if column.title == "name":
+            glyph, colour = status_mark(run.status)
+            cell = [(f"{glyph} ", colour), *cell]
+        elif column.title == "steps":
+            share = run.step / run.total_steps if run.total_steps else 0
+            cell += [(" ", "text"), *meter(share, 4)]
         line += [*aligned(cell, column.width, column.align), (" ", "")]
     return line
 

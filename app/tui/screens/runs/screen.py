@@ -18,6 +18,7 @@ from grpo_tui.app.feed.feed import Session
 from grpo_tui.app.feed.snapshot import Request
 from grpo_tui.app.feed.stored import request
 from grpo_tui.app.tui import messages as msg
+from grpo_tui.app.tui.dialogs.picker import Picker, PickerResult
 from grpo_tui.app.tui.keys import bind, hidden, unbound
 from grpo_tui.app.tui.screens.run_keys import (
     CONTINUE_KEY,
@@ -25,6 +26,12 @@ from grpo_tui.app.tui.screens.run_keys import (
     CONTROLS,
     ControlledRun,
     ControlScreen,
+)
+from grpo_tui.app.tui.screens.runs.dialogs import (
+    QueueScreen,
+    column_items,
+    describe_dialog,
+    remove_dialog,
 )
 from grpo_tui.app.tui.screens.runs.render import (
     COLUMNS,
@@ -52,7 +59,6 @@ from grpo_tui.experiments.values import RunSummary
 
 if TYPE_CHECKING:
     from grpo_engine.config.settings import RunConfig
-    from grpo_tui.app.tui.dialogs.picker import PickerResult
     from grpo_tui.experiments.reader import StoreReader
     from grpo_tui.experiments.store import ExperimentStore
 
@@ -387,8 +393,6 @@ class RunsScreen(ControlScreen):
 
     def action_queue(self) -> None:
         """Show the queue."""
-        from grpo_tui.app.tui.screens.runs.dialogs import QueueScreen
-
         self.app.push_screen(QueueScreen())
 
     # -- controlling the run under the cursor, wherever it is training ----------------------
@@ -446,8 +450,6 @@ class RunsScreen(ControlScreen):
 
     def action_remove(self) -> None:
         """Ask whether to archive or to delete the marked runs."""
-        from grpo_tui.app.tui.screens.runs.dialogs import remove_dialog
-
         runs = self.view.selection
         active = next((run for run in runs if run.active), None)
         if active is not None:
@@ -476,8 +478,6 @@ class RunsScreen(ControlScreen):
 
     def action_describe(self) -> None:
         """Ask for name, tags and note of the selected run, or for tags of the marked ones."""
-        from grpo_tui.app.tui.screens.runs.dialogs import describe_dialog
-
         runs = self.view.selection
 
         def describe(texts: list[str] | None) -> None:
@@ -526,11 +526,8 @@ class RunsScreen(ControlScreen):
 
     async def _pick(
         self, title: str, columns: Sequence[str] = (), groups: Sequence[str] = (), **how: Any
-    ) -> "PickerResult | None":
+    ) -> PickerResult | None:
         """Let the user pick from all settings and metrics."""
-        from grpo_tui.app.tui.dialogs.picker import Picker
-        from grpo_tui.app.tui.screens.runs.dialogs import column_items
-
         try:
             read = partial(column_items, columns=columns, groups=groups)
             picker = Picker(title, await self.read(read, "columns"), **how)

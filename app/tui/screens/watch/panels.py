@@ -239,7 +239,8 @@ class Groups(GroupPanel):
             text = "Each prompt of a step gets a row here, each answer a cell: ▲ pushed up, ▼ down."
             return hint(text, width)
         number, size = render.number_width(groups), _largest_group(snapshot)
-        cell = render.cell_width(width - number, size)
+        # cells of an answer: with its advantage, with its arrow, or less
+        cell = next((cell for cell in (7, 2) if size * cell <= width - number - render.MEAN), 1)
         # the mean stays beside the answers, however wide the panel is
         table = min(width, number + cell * size + 1 + render.MEAN)
         head = render.group_header(number, cell, size, table)

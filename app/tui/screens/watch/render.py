@@ -30,7 +30,6 @@ from grpo_tui.app.tui.screens.watch.state import (
     last_step,
     reward_chart,
     spent_in,
-    waits,
 )
 from grpo_tui.app.tui.widgets.charts.plot import (
     LABELS,
@@ -149,7 +148,7 @@ def end_mark(rollout: StepRollout) -> Span:
 
     An answer with an environment may have failed, have no turn left, or wait for a reply.
     """
-    if waits(rollout):
+    if isinstance(rollout, BoardRollout) and rollout.waits_since is not None:
         return " ⚙", "label"
     if rollout.finish is None:
         return "▌", "accent"
@@ -231,11 +230,6 @@ SHORTEST_PROMPT = 20  # cells beside the means from which the prompts are there
 def number_width(groups: Sequence[StepGroup]) -> int:
     """Cells of the prompt's number and the mark behind it."""
     return max(2, *(len(str(group.index + 1)) for group in groups), 0) + 2
-
-
-def cell_width(width: int, group_size: int) -> int:
-    """Cells per answer: 7 with its advantage, 2 with its arrow, 1 if narrow."""
-    return next((cell for cell in (7, 2) if group_size * cell <= width - MEAN), 1)
 
 
 def group_header(number: int, cell: int, group_size: int, width: int) -> Line:

@@ -6,11 +6,11 @@ from functools import cached_property
 
 from grpo_engine.events import Group
 from grpo_engine.metrics import PHASES, phase_seconds, spec, time_of
-from grpo_tui.app.charts.series import Series, axis_end
+from grpo_tui.app.charts.series import axis_end
 from grpo_tui.app.feed.narrator import narrate
-from grpo_tui.app.feed.snapshot import LogLine, Snapshot, StepGroup, StepRollout
+from grpo_tui.app.feed.snapshot import LogLine, Snapshot, StepGroup
 from grpo_tui.app.text.numbers import with_unit
-from grpo_tui.experiments.values import AlertView, BoardGroup, BoardRollout
+from grpo_tui.experiments.values import AlertView, BoardGroup
 
 CONSTANT_FROM = 10  # values; before that any metric may look constant
 
@@ -64,11 +64,6 @@ def largest_push(group: StepGroup) -> float:
     if isinstance(group, BoardGroup):
         return 1.0
     return max((abs(item.advantage) for item in group.rollouts if item.advantage), default=1.0)
-
-
-def waits(rollout: StepRollout) -> bool:
-    """Whether the environment of an answer was asked for a reply that has not come yet."""
-    return isinstance(rollout, BoardRollout) and rollout.waits_since is not None
 
 
 def no_push_reason(group: StepGroup) -> str:
@@ -186,11 +181,10 @@ def reward_chart(snapshot: Snapshot) -> Chart:
 def is_constant(chart: Chart, snapshot: Snapshot) -> bool:
     """Whether a chart would be flat lines only; the reward is always drawn."""
     curves = [snapshot.series[key] for key in chart.keys if key in snapshot.series]
-    return chart.keys[0] != "reward" and all(_never_changes(series) for series in curves)
-
-
-def _never_changes(series: Series) -> bool:
-    return series.count >= CONSTANT_FROM and all(value == series.last for value in series.values)
+    return chart.keys[0] != "reward" and all(
+        series.count >= CONSTANT_FROM and all(value == series.last for value in series.values)
+        for series in curves
+    )
 
 
 def guides_of(chart: Chart, snapshot: Snapshot) -> tuple[tuple[float, tuple[str, str]], ...]:

@@ -6,7 +6,7 @@ Only the reader thread calls the functions with a reader.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -28,10 +28,8 @@ from grpo_tui.app.tui.screens.rollouts.state import (
     load_tokens,
     split,
 )
+from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import RecordedTokens
-
-if TYPE_CHECKING:
-    from grpo_tui.experiments.reader import StoreReader
 
 MAX_STEPS = 100
 MAX_TOKENS = 8_000_000  # some 300 MB of numbers
@@ -40,7 +38,7 @@ Index = tuple[int, int]  # group and rollout
 Rows = Mapping[Index, RecordedTokens]
 
 
-def read_step(reader: "StoreReader", base: GroupList, step: int) -> tuple[StepNumbers, Rows]:
+def read_step(reader: StoreReader, base: GroupList, step: int) -> tuple[StepNumbers, Rows]:
     """Read a step of training of a run: its numbers, and its tokens."""
     run = base.run
     groups = tuple(  # without those whose place in the update another one took
@@ -70,7 +68,7 @@ class Study:
         self._packed: dict[int, StepNumbers] = {}
         self.rows: Rows = {}  # tokens of the selected step
 
-    def outcome(self, reader: "StoreReader", recipe: Recipe, step: int) -> RecipeOutcome:
+    def outcome(self, reader: StoreReader, recipe: Recipe, step: int) -> RecipeOutcome:
         """A step under a recipe, by token for the selected one."""
         selected = step == self._base.step
         if step not in self._packed:
