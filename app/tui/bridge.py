@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from grpo_engine.config.settings import RunConfig
     from grpo_tui.app.jobs.start import Job
 
+    Prepare = Callable[[Any, Control], Job]  # what is called on the module that prepares runs
+
 NICENESS = 10
 
 Post = Callable[[Message], Any]
@@ -44,23 +46,15 @@ class Bridge:
 
     def launch(self, config: "RunConfig", parent: str = "") -> None:
         """Start a new run and return at once."""
-
-        def start(control: Control) -> "Job":
-            from grpo_tui.app.jobs.start import tried_job
-
-            return tried_job(config, self._store, parent=parent, control=control)
-
-        self._submit(start)
+        self._submit(
+            lambda start, control: start.tried_job(
+                config, self._store, parent=parent, control=control
+            )
+        )
 
     def resume(self, ref: str) -> None:
         """Resume a stored run and return at once."""
-
-        def start(control: Control) -> "Job":
-            from grpo_tui.app.jobs.start import resumed_job
-
-            return resumed_job(ref, self._store, control=control)
-
-        self._submit(start)
+        self._submit(lambda start, control: start.resumed_job(ref, self._store, control=control))
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait for the engine thread to finish its work; return whether it did."""
@@ -70,18 +64,20 @@ class Bridge:
         self._engine.join(seconds)
         return not self._engine.is_alive()
 
-    def _submit(self, start: "Callable[[Control], Job]") -> None:
+    def _submit(self, prepare: "Prepare") -> None:
         control = self.control = Control()
         if self._engine is None:
             self._engine = EngineThread(NICENESS)
             self._engine.start()
-        self._engine.submit(lambda: self._guarded(start, control))
+        self._engine.submit(lambda: self._guarded(prepare, control))
 
     # -- on the engine thread ---------------------------------------------------------------
 
-    def _guarded(self, start: "Callable[[Control], Job]", control: Control) -> None:
+    def _guarded(self, prepare: "Prepare", control: Control) -> None:
         try:
-            self._train(start(control))
+            from grpo_tui.app.jobs import start
+
+            self._train(prepare(start, control))
         except Exception as error:  # told on the screen; the engine thread lives on
             self.control = None
             self._post(LaunchRefused(error))

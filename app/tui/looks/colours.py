@@ -54,17 +54,11 @@ class Palette:
         return int(value[int(key) % len(value)] if key else value)
 
 
-def push_colour(value: float | None, largest: float = 1.5) -> str:
-    """The name of the text colour for an advantage, readable at every strength."""
-    return _shade("push", value, largest)
+def push_colour(value: float | None, largest: float = 1.5, ramp: str = "push") -> str:
+    """The name of a colour for an advantage: `push` for text, readable at every strength.
 
-
-def advantage_colour(shade: float) -> str:
-    """The name of the background colour for the shade of an advantage; grey for zero."""
-    return _shade("advantage", shade, 1.0)
-
-
-def _shade(ramp: str, value: float | None, largest: float) -> str:
+    `advantage` is for backgrounds, grey for zero.
+    """
     if value is None or value != value:
         return "label"
     share = max(-1.0, min(1.0, value / largest)) if largest else 0.0

@@ -175,11 +175,8 @@ class WorkbenchScreen(AppScreen, Screen[None]):
 
     def frame(self, snapshot: Snapshot, now: float, mark: str) -> None:
         """Update the screen; called by the app with each frame."""
-        bars = self.query(TopBar)
-        if not bars or not self.is_mounted:
-            return
         self.guide()
-        bar = bars.first()
+        bar = self.query_one(TopBar)
         bar.mark = mark
         if snapshot is not self.snapshot:
             self.snapshot = snapshot

@@ -97,9 +97,9 @@ async def test_keys_typed_while_a_run_is_opened_reach_watch_once_it_has_been_rea
         await until(app, lambda: isinstance(app.screen, WatchScreen))
         screen = app.screen
         assert isinstance(screen, WatchScreen)
-        assert screen.prompt == 0
+        assert screen.view.prompt == 0
         may_read.set()
-        await until(app, lambda: screen.prompt == 2)
+        await until(app, lambda: screen.view.prompt == 2)
 
 
 async def test_keys_typed_while_a_comparison_is_read_are_handled_in_order(tmp_path: Path) -> None:

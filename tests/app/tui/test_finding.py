@@ -143,7 +143,7 @@ async def test_a_word_of_an_answer_leads_to_its_prompt(
         await on.press("slash", *map(_character_to_key, word))
         await until(on.app, lambda: f"Prompt {place + 1}:" in on.text)
         await on.press("enter")
-        assert screen.prompt == place
+        assert screen.view.prompt == place
 
 
 async def test_what_a_hit_says_is_not_cut_by_the_scroll_bar(store: Path) -> None:

@@ -95,6 +95,6 @@ async def test_a_user_keymap_moves_a_key(tmp_path: Path) -> None:
     async with app_.run_test(size=(120, 40)) as pilot:
         await settle(pilot, app_)
         await pilot.press("n")
-        assert app_.screen.prompt == 0  # type: ignore[attr-defined]
+        assert app_.screen.view.prompt == 0  # type: ignore[attr-defined]
         await pilot.press("F")
-        assert app_.screen.prompt == 1  # type: ignore[attr-defined]
+        assert app_.screen.view.prompt == 1  # type: ignore[attr-defined]

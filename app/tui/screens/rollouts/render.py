@@ -38,7 +38,7 @@ from grpo_tui.app.text.numbers import BARS, clamped, narrow, short, signed, spar
 from grpo_tui.app.text.prompt_text import last_question, question
 from grpo_tui.app.text.safe_text import cell_len, clip, excerpt, pad, safe
 from grpo_tui.app.text.words import count_of
-from grpo_tui.app.tui.looks.colours import advantage_colour, push_colour
+from grpo_tui.app.tui.looks.colours import push_colour
 from grpo_tui.app.tui.screens.rollouts.state import (
     MAX_HITS,
     THINK_END,
@@ -229,7 +229,7 @@ def bars(shades: Values, pieces: TokenLine, stopped: Container[int] = ()) -> Lin
         if shade is None:
             line.append((" " * piece.cells, ""))
             continue
-        colour = advantage_colour(shade) if shade else "guide"
+        colour = push_colour(shade, 1.0, "advantage") if shade else "guide"
         style = "underline " * (piece.token in stopped) + colour
         line.append((BARS[round(7 * abs(shade))] * piece.cells, style))
     return line

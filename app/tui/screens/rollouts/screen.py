@@ -481,13 +481,12 @@ class RolloutsScreen(WorkbenchScreen):
                 read = partial(load_highlights, step=step, measure=measure, by=distance)
                 step, highlights = await self.read(read, "highlights")
                 if distance and step.step == last:
-                    when, detail = "later" if by > 0 else "earlier", self.view.loaded
-                    missing = detail.missing if detail else ""
-                    name = MEASURES[measure]
-                    back = "F goes to earlier ones" if by > 0 else "f goes to later ones"
-                    text = f"No {when} {name} in this run; {back}."
-                    if missing:
-                        text = f"No {name}: {missing}."
+                    name, detail = MEASURES[measure], self.view.loaded
+                    text = f"No later {name} in this run; F goes to earlier ones."
+                    if by < 0:
+                        text = f"No earlier {name} in this run; f goes to later ones."
+                    if detail and detail.missing:
+                        text = f"No {name}: {detail.missing}."
                     self.notify(text)
                     return
                 highlight, distance = next_highlight(highlights, cursor, by), by

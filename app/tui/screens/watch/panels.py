@@ -39,14 +39,14 @@ ORIGINS = {"train": "prompt", "eval": "a held-out problem", "pinned": "pinned pr
 
 
 class WatchPanel(Panel):
-    """A panel that draws the screen's state."""
+    """A panel that draws the screen's view."""
 
-    state: reactive[WatchState] = reactive(WatchState, always_update=True)
+    view: reactive[WatchState] = reactive(WatchState, always_update=True)
 
     @property
     def snapshot(self) -> Snapshot:
         """The run at the moment that the panel shows."""
-        return self.state.snapshot
+        return self.view.snapshot
 
 
 class Curves(WatchPanel, ChartStack, ListPanel):
@@ -80,7 +80,7 @@ class Curves(WatchPanel, ChartStack, ListPanel):
         indices = (i for i, chart in enumerate(self.charts) if metric in chart.keys)
         self.cursor = next(indices, self.cursor)
 
-    def watch_state(self, old: WatchState, new: WatchState) -> None:
+    def watch_view(self, old: WatchState, new: WatchState) -> None:
         """Keep the cursor on its chart where their order changes; another run begins anew."""
         before, charts = charts_of(old.snapshot, self.added), self.charts
         same_run = old.snapshot.head.id == new.snapshot.head.id
@@ -140,7 +140,7 @@ class GroupPanel(WatchPanel, ListPanel):
     @property
     def group(self) -> StepGroup | None:
         """The group of the selected prompt."""
-        return group_at(self.snapshot, self.state.prompt)
+        return group_at(self.snapshot, self.view.prompt)
 
     def count(self) -> int:
         return len(self.group.rollouts) if self.group else 0
@@ -172,11 +172,11 @@ class CompletionsPanel(GroupPanel):
 
     @property
     def snapshot(self) -> Snapshot:
-        return self.state.completions
+        return self.view.completions
 
     help_topic = "panel:answers"
 
-    def watch_state(self, old: WatchState, new: WatchState) -> None:
+    def watch_view(self, old: WatchState, new: WatchState) -> None:
         """Show a new prompt from its first answer."""
         if old.prompt != new.prompt:
             self._top = 0
@@ -217,14 +217,14 @@ class Groups(GroupPanel):
 
     @property
     def snapshot(self) -> Snapshot:
-        return self.state.groups
+        return self.view.groups
 
     def get_content_width(self, container: Size, viewport: Size) -> int:  # noqa: ARG002 - the base class has it
         """The width of the arrows of all answers; overrides Textual, for `width: auto`."""
         groups = self.snapshot.groups
         return render.number_width(groups) + 2 * _largest_group(self.snapshot) + 1 + render.MEAN + 2
 
-    def watch_state(self, old: WatchState, new: WatchState) -> None:
+    def watch_view(self, old: WatchState, new: WatchState) -> None:
         """Take the width that the new groups need."""
         if _largest_group(old.groups) != _largest_group(new.groups):
             self.refresh(layout=True)
@@ -246,8 +246,8 @@ class Groups(GroupPanel):
         head = render.group_header(number, cell, size, table)
         foot = render.signal_line(snapshot, width)
         space = height - 1 - bool(foot)
-        selected = min(self.state.prompt, len(groups) - 1)
-        linked = self.state.completions.groups_step == snapshot.groups_step
+        selected = min(self.view.prompt, len(groups) - 1)
+        linked = self.view.completions.groups_step == snapshot.groups_step
         blocks = []
         for index, group in enumerate(groups):
             focused = linked and index == selected
@@ -270,7 +270,7 @@ class Groups(GroupPanel):
         if columns:
             super().action_move(columns, 0)
         elif last := len(self.snapshot.groups):
-            self.choose(max(0, min(last - 1, self.state.prompt + rows)))
+            self.choose(max(0, min(last - 1, self.view.prompt + rows)))
 
     def choose(self, item: int) -> None:
         """Show another prompt."""
@@ -347,7 +347,7 @@ class NarratorLine(WatchPanel, BarPanel, can_focus=False):
     DEFAULT_CSS = "NarratorLine { height: 2; }"
 
     def paint(self, width: int, height: int) -> list[Line]:
-        return render.sentence_lines(self.state.sentences, width, height)
+        return render.sentence_lines(self.view.sentences, width, height)
 
 
 class PhaseBar(WatchPanel, BarPanel, can_focus=False):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from textual import work
 from textual.app import ComposeResult
@@ -63,8 +63,7 @@ class WatchScreen(ControlScreen):
         hidden("minus", "pace(0.5)", "slower", "watch.slower", "Replay half as fast"),
     ]  # fmt: skip
 
-    prompt: reactive[int] = reactive(0, repaint=False)
-    past: reactive[Snapshot | None] = reactive(None, repaint=False)  # the earlier step on screen
+    view: reactive[WatchState] = reactive(WatchState, repaint=False, init=False, always_update=True)
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,7 +95,7 @@ class WatchScreen(ControlScreen):
         replayed = {"pause": "pause"} if self.replay is not None else {}
         paused = ControlledRun.of(snapshot).pausing
         bar.renamed = replayed | (CONTINUE_KEY if paused else {})
-        self._draw()
+        self._draw(snapshot=snapshot)
 
     @property
     def replay(self) -> ReplayFeed | None:
@@ -117,22 +116,16 @@ class WatchScreen(ControlScreen):
             return self.replay is None
         return super().check_action(action, parameters)
 
-    @property
-    def state(self) -> WatchState:
-        """What the panels draw."""
-        return WatchState(
-            snapshot=self.snapshot,
-            past=self.past,
-            prompt=self.prompt,
-            on_groups=self.focused is self.query_one(Groups),
-        )
+    def _draw(self, **changes: Any) -> None:
+        if self.is_mounted:
+            self.update(on_groups=self.focused is self.query_one(Groups), **changes)
 
-    def _draw(self) -> None:
-        if not self.is_mounted:
-            return
-        state = self.state
+    def watch_view(self, old: WatchState, new: WatchState) -> None:
+        """Pass the view to every panel."""
+        if old.past is not new.past:
+            self.refresh_bindings()
         for panel in self.query(WatchPanel):
-            panel.state = state
+            panel.view = new
 
     def on_descendant_focus(self) -> None:
         """Show the answers of the groups that have the focus, or those that are being sampled."""
@@ -154,24 +147,20 @@ class WatchScreen(ControlScreen):
                 f"Prompt {index + 1}: {safe(group.prompt_text, ' ')}",
                 "",
                 also=texts,
-                go=partial(setattr, self, "prompt", index),
+                go=partial(self._draw, prompt=index),
             )
-
-    def watch_prompt(self) -> None:
-        """Show the selected prompt in all panels."""
-        self._draw()
 
     def action_prompt(self, by: int) -> None:
         """Select another prompt, wrapping around at the ends."""
-        count = len(self.state.step.groups)
+        count = len(self.view.step.groups)
         if count:
-            self.prompt = (min(self.prompt, count - 1) + by) % count
+            self._draw(prompt=(min(self.view.prompt, count - 1) + by) % count)
 
     def action_step(self, by: int) -> None:
         """Look at an earlier or later step; a replay plays on from there."""
         replay = self.replay
         if replay is None:
-            self._go_to((self._seeking or self.state.step.groups_step) + by)
+            self._go_to((self._seeking or self.view.step.groups_step) + by)
         else:
             self._go_to((replay.sought if replay.catching_up else self.snapshot.step) + by)
 
@@ -185,18 +174,19 @@ class WatchScreen(ControlScreen):
     def action_seek_to(self) -> None:
         """Ask for a step, and go there."""
         hint = "A step, or -50 for 50 steps earlier; esc returns to the present."
-        self.input_step(hint, self.state.step.groups_step, self._go_to)
+        self.input_step(hint, self.view.step.groups_step, self._go_to)
 
     def action_escape(self) -> None:
         """Return to the step that the run is at, before anything else."""
-        if self.past is not None and not self.query_one(FindBar).display:
+        if self.view.past is not None and not self.query_one(FindBar).display:
             self._return()
         else:
             super().action_escape()
 
     def _return(self) -> None:
         self.workers.cancel_group(self, "past")
-        self._seeking, self.past = 0, None
+        self._seeking = 0
+        self._draw(past=None)
 
     def _show_step(self, step: int) -> None:
         if step > self.snapshot.step:
@@ -210,17 +200,11 @@ class WatchScreen(ControlScreen):
         with reporting(self):
             past = await self.read(lambda r: snapshot_of(r, run, step), "past")
             if past.groups:
-                self.past = replace(past, head=self.snapshot.head)
+                self._draw(past=replace(past, head=self.snapshot.head))
             else:
                 self.notify(f"Step {step} has no recorded groups.")
         if self._seeking == step:  # else a later one is being read
             self._seeking = 0
-
-    def watch_past(self) -> None:
-        """Show the earlier step, or the present again."""
-        if self.is_mounted:
-            self.refresh_bindings()
-            self._draw()
 
     def action_pace(self, factor: float) -> None:
         """Replay faster or slower."""
@@ -260,4 +244,4 @@ class WatchScreen(ControlScreen):
 
     def on_list_panel_chosen(self, message: ListPanel.Chosen) -> None:
         """Show the prompt that is chosen among the groups."""
-        self.prompt = message.item
+        self._draw(prompt=message.item)

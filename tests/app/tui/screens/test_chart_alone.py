@@ -98,16 +98,16 @@ async def test_every_metric_can_be_searched_for_and_drawn(store: Path) -> None:
 async def test_the_cursor_stays_on_its_chart_and_begins_anew_in_another_run(store: Path) -> None:
     async with walk(workbench(store)) as on:
         curves = await opened(on)
-        state = curves.state
+        state = curves.view
         series = {key: item for key, item in state.snapshot.series.items() if key != "kl"}
         curves.go_to("loss")
         index = curves.cursor
-        curves.state = replace(state, snapshot=replace(state.snapshot, series=series))
+        curves.view = replace(state, snapshot=replace(state.snapshot, series=series))
         assert curves.chosen is not None
         assert curves.chosen.title == "loss"
         assert curves.cursor == index - 1
         head = replace(state.snapshot.head, id="another")
-        curves.state = replace(state, snapshot=replace(state.snapshot, head=head))
+        curves.view = replace(state, snapshot=replace(state.snapshot, head=head))
         assert curves.cursor == 0
 
 

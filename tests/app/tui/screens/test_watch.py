@@ -316,7 +316,9 @@ async def test_earlier_steps_are_looked_at_while_the_run_goes_on(tmp_path: Path)
 
         async def back_at(step: int, *keys: str) -> None:
             await on.pilot.press(*keys)
-            await until(on.app, lambda: screen.past is not None and screen.past.step == step)
+            await until(
+                on.app, lambda: screen.view.past is not None and screen.view.past.step == step
+            )
             assert lanes.snapshot.groups[0].prompt_text == prompts[step]
             assert groups.snapshot.groups_step == step
             assert f"Step {step}, seen from step" in on.text
@@ -361,12 +363,14 @@ async def test_steps_back_add_up_while_one_is_being_read(tmp_path: Path) -> None
         await until(on.app, lambda: screen.snapshot.step == 6)
         for _ in range(4):
             screen.action_step(-1)
-        await until(on.app, lambda: screen.past is not None)
-        assert screen.past.step == 2
-        assert screen.query_one(Groups).snapshot.signal == screen.past.signal  # of its own step
+        await until(on.app, lambda: screen.view.past is not None)
+        assert screen.view.past.step == 2
+        assert (
+            screen.query_one(Groups).snapshot.signal == screen.view.past.signal
+        )  # of its own step
         screen.action_step(-1)
         await on.press("escape")
-        assert screen.past is None
+        assert screen.view.past is None
 
 
 async def test_an_answer_of_an_earlier_step_opens_on_rollouts_which_leads_back(
