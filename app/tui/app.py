@@ -13,7 +13,6 @@ from pkgutil import resolve_name
 from typing import Any, ClassVar, cast
 
 from textual import events, on
-from textual.binding import Binding
 from textual.content import Content
 from textual.driver import Driver
 from textual.notifications import SeverityLevel
@@ -26,7 +25,7 @@ from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui import messages as msg
 from grpo_tui.app.tui import terminal
 from grpo_tui.app.tui.garbage_collection import IdleGarbageCollection
-from grpo_tui.app.tui.keys import hidden
+from grpo_tui.app.tui.keys import bindings
 from grpo_tui.app.tui.lifecycle import RunApp
 from grpo_tui.app.tui.preferences import Preferences, preferences_path
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
@@ -85,19 +84,7 @@ class Workbench(RunApp):
     COMMANDS: ClassVar[set[Any]] = {
         partial(resolve_name, "grpo_tui.app.tui.finding:NameProvider")  # when the palette opens
     }
-    BINDINGS: ClassVar = [
-        hidden("1", "mode('runs')", "Runs", "mode.runs", "All runs"),
-        hidden("2", "mode('new_run')", "New run", "mode.new_run", "Configure and start a new run"),
-        hidden("3", "mode('watch')", "Watch", "mode.watch", "The run while it trains"),
-        hidden("4", "mode('rollouts')", "Rollouts", "mode.rollouts",
-               "Every answer, down to the token"),
-        hidden("5", "mode('compare')", "Compare", "mode.compare", "Runs side by side"),
-        Binding("ctrl+p", "command_palette", "palette", show=False, priority=True, id="palette",
-                tooltip="Find actions, metrics, settings, runs and help by name"),
-        hidden("exclamation_mark", "messages", "messages", "messages", "List the latest messages"),
-        hidden("ctrl+c", "request_quit", "copy, or quit", "quit",
-               "Copy the selection, or ask to quit if nothing is selected"),
-    ]  # fmt: skip
+    BINDINGS: ClassVar = bindings("workbench")
 
     def get_driver_class(self) -> type[Driver]:
         """Return the driver that survives a lost terminal, unless the environment names another."""

@@ -10,7 +10,7 @@ from textual.widgets import Input, Static
 
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui.dialogs.dialog import AppScreen, Dialog
-from grpo_tui.app.tui.keys import bind
+from grpo_tui.app.tui.keys import bindings
 from grpo_tui.app.tui.widgets.field import Field
 
 
@@ -30,9 +30,7 @@ class InputDialog(Dialog[list[str] | None]):
     InputDialog.-several Static { margin-bottom: 0; }
     InputDialog.-several Input { margin-bottom: 1; }
     """
-    BINDINGS: ClassVar = [
-        bind("escape", "dismiss", "cancel", "ask.cancel", "Change nothing"),
-    ]
+    BINDINGS: ClassVar = bindings("ask")
 
     def __init__(self, title: str, fields: Mapping[str, Field]) -> None:
         super().__init__()

@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
 from textual.widgets import Input
 
@@ -13,7 +12,7 @@ from grpo_tui.app.chat.client import Chat, Pair, Token, Turn
 from grpo_tui.app.inspector.layout import lay_out
 from grpo_tui.app.text.safe_text import clip, safe, wrap
 from grpo_tui.app.tui.dialogs.dialog import Dialog
-from grpo_tui.app.tui.keys import bind
+from grpo_tui.app.tui.keys import bindings
 from grpo_tui.app.tui.looks.colours import push_colour
 from grpo_tui.app.tui.widgets.field import Field
 from grpo_tui.app.tui.widgets.panel import BarPanel, Line, Panel, hint, paragraph
@@ -105,19 +104,7 @@ class ChatScreen(Dialog[None]):
     ChatScreen Field { border: none; height: 1; padding: 0 1; background: $panel; }
     ChatScreen Field:focus { border: none; }
     """
-    BINDINGS: ClassVar = [
-        bind(
-            "escape", "leave", "stop, close", "chat.leave", "Stop the answer, or close the dialogue"
-        ),
-        Binding(
-            "ctrl+n",
-            "begin",
-            "new dialogue",
-            id="chat.begin",
-            priority=True,
-            tooltip="Forget this dialogue",
-        ),
-    ]
+    BINDINGS: ClassVar = bindings("chat")
 
     def __init__(self, pair: Pair) -> None:
         super().__init__()

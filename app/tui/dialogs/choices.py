@@ -11,7 +11,7 @@ from textual.widgets.option_list import Option
 
 from grpo_tui.app.text.safe_text import safe, wrap
 from grpo_tui.app.tui.dialogs.dialog import Dialog
-from grpo_tui.app.tui.keys import bind
+from grpo_tui.app.tui.keys import bindings
 
 T = TypeVar("T")
 WIDTH, NAMES = 84, 26  # longer names do not widen the column of names
@@ -31,9 +31,7 @@ class Choice(Dialog[T | None], Generic[T]):
     Choice OptionList { height: auto; border: none; background: $background; padding: 0; }
     Choice OptionList:focus { border: none; background-tint: $background 0%; }
     """
-    BINDINGS: ClassVar = [
-        bind("escape,q", "dismiss", "cancel", "choice.cancel", "Change nothing"),
-    ]
+    BINDINGS: ClassVar = bindings("choice")
 
     def __init__(self, title: str, question: str, options: list[tuple[T, str, str, str]]) -> None:
         super().__init__()

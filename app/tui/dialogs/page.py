@@ -9,7 +9,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from grpo_tui.app.tui.dialogs.dialog import Dialog
-from grpo_tui.app.tui.keys import bind, hidden
+from grpo_tui.app.tui.keys import bindings
 
 
 def page_width(app: App[Any]) -> int:
@@ -29,18 +29,7 @@ class PageDialog(Dialog[None]):
     }
     PageDialog Static { width: 100%; padding-right: 1; color: $foreground; }
     """
-    BINDINGS: ClassVar = [
-        bind(
-            "escape,q,enter,question_mark,f1,exclamation_mark",
-            "dismiss",
-            "close",
-            "page.close",
-            "Back to where you were",
-        ),
-        bind("y", "copy", "copy", "page.copy", "Copy what is selected, or all of it"),
-        hidden("j", "move(1, 0)", "down", "move.down", "One line down"),
-        hidden("k", "move(-1, 0)", "up", "move.up", "One line up"),
-    ]
+    BINDINGS: ClassVar = bindings("page")
     hint: ClassVar[str] = "↑↓ scroll   y copy   esc close"
 
     def __init__(self, heading: str, texts: Iterable[Content]) -> None:

@@ -6,7 +6,6 @@ from typing import ClassVar
 
 from textual import events, on, work
 from textual.app import ComposeResult
-from textual.binding import Binding
 from textual.containers import Vertical
 from textual.content import Content
 from textual.reactive import reactive
@@ -16,7 +15,7 @@ from textual.widgets.option_list import Option
 from grpo_engine.metrics import METRICS, spec
 from grpo_tui.app.text.safe_text import cell_len, pad, safe
 from grpo_tui.app.tui.dialogs.dialog import Dialog
-from grpo_tui.app.tui.keys import bind, hidden
+from grpo_tui.app.tui.keys import bindings
 from grpo_tui.app.tui.widgets.field import Field
 from grpo_tui.app.tui.widgets.panel import BarPanel, Line, paragraph
 from grpo_tui.experiments.errors import StoreError
@@ -104,22 +103,7 @@ class Picker(Dialog[PickerResult | None]):
     Picker Field { border: none; height: 1; padding: 0; background: $panel; }
     Picker Field:focus { border: none; }
     """
-    BINDINGS: ClassVar = [
-        bind("space", "mark", "mark", "pick.mark", "Mark or unmark"),
-        bind("ctrl+a", "mark_all", "mark all", "pick.all", "Mark all that are listed, or none"),
-        Binding(
-            "enter",
-            "choose",
-            "choose",
-            id="pick.take",
-            priority=True,
-            tooltip="Use the marked ones; without a mark, the line under the cursor",
-        ),
-        bind("slash", "filter", "filter", "pick.search", "Filter the list, as typing does"),
-        bind("escape", "leave", "cancel", "pick.leave", "End the filter, or change nothing"),
-        hidden("down", "move(1, 0)", "down", "move.down", "Next line"),
-        hidden("up", "move(-1, 0)", "up", "move.up", "Line above"),
-    ]
+    BINDINGS: ClassVar = bindings("picker")
 
     def __init__(
         self,

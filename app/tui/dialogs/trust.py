@@ -10,7 +10,7 @@ from textual.containers import VerticalScroll
 from grpo_engine.consent import Question, UntrustedError
 from grpo_tui.app.tui.dialogs.choices import Choice
 from grpo_tui.app.tui.dialogs.dialog import AppScreen
-from grpo_tui.app.tui.keys import hidden
+from grpo_tui.app.tui.keys import bindings
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
@@ -24,10 +24,7 @@ class TrustDialog(Choice[bool]):
     DEFAULT_CSS = """
     TrustDialog VerticalScroll { height: auto; max-height: 50vh; margin-bottom: 1; }
     """
-    BINDINGS: ClassVar = [
-        hidden("j", "move(1)", "down", "trust.down", "One line down"),
-        hidden("k", "move(-1)", "up", "trust.up", "One line up"),
-    ]
+    BINDINGS: ClassVar = bindings("trust")
 
     def question(self) -> ComposeResult:
         with VerticalScroll(can_focus=False):

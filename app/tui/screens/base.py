@@ -24,7 +24,7 @@ from textual.worker import Worker
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.tui.dialogs.ask import ask_text
 from grpo_tui.app.tui.dialogs.dialog import AppScreen
-from grpo_tui.app.tui.keys import bind, hidden, unbound
+from grpo_tui.app.tui.keys import bindings
 from grpo_tui.app.tui.lifecycle import RunApp
 from grpo_tui.app.tui.messages import ScreenRequest
 from grpo_tui.app.tui.tour import TourLine
@@ -55,23 +55,7 @@ class WorkbenchScreen(AppScreen, Screen[None]):
     parent_mode = "runs"  # The target of esc and q for a user who came from nowhere else.
     find_hint = "find"
     ALLOW_IN_MAXIMIZED_VIEW = "TopBar, TourLine, KeyBar, FindBar"
-    BINDINGS: ClassVar = [
-        bind("slash", "find", "find", "find",
-             "Search on this screen; on Watch, as the palette does"),
-        bind("z", "zoom", "zoom", "zoom", "Zoom the panel, or unzoom it"),
-        hidden("tab", "app.focus_next", "next panel", "panel.next",
-               "Go to the next panel or field"),
-        hidden("shift+tab", "app.focus_previous", "previous panel", "panel.previous",
-               "Go to the previous panel or field"),
-        hidden("y", "copy", "copy", "copy", "Copy what is selected"),
-        unbound("picture", "save a picture", "picture",
-                "Write the screen to a file, as SVG"),
-        bind("question_mark,f1", "explain", "explain", "explain",
-             "Explain the focused panel and its keys"),
-        hidden("q", "back", "back", "back", "Go back; on Runs, quit"),
-        hidden("escape", "escape", "leave", "leave",
-               "Leave the field, close the search, clear marks, unzoom, go back"),
-    ]  # fmt: skip
+    BINDINGS: ClassVar = bindings("screen")
 
     snapshot: reactive[Snapshot] = reactive(Snapshot, repaint=False)
     opening: Worker[None] | None = None  # reads what the user has asked to see

@@ -5,27 +5,9 @@ from typing import Final
 
 from grpo_tui.app.feed.snapshot import Request, Snapshot
 from grpo_tui.app.tui.dialogs.choices import Choice
-from grpo_tui.app.tui.keys import bind
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
 
-CONTROL_BINDINGS: Final = (
-    bind(
-        "full_stop",
-        "pause",
-        "pause run",
-        "run.pause",
-        "Pause at the next token or micro-batch, or continue",
-    ),
-    bind(
-        "w",
-        "checkpoint",
-        "checkpoint",
-        "run.checkpoint",
-        "Save everything needed to resume, at the next token or micro-batch",
-    ),
-    bind("S", "stop", "stop…", "run.stop", "Stop after this step, or now; asks first"),
-)
-CONTROLS: Final = frozenset(binding.action for binding in CONTROL_BINDINGS)
+CONTROLS: Final = frozenset(("pause", "checkpoint", "stop"))
 CONTINUE_KEY: Final = {"pause": "continue"}  # the pause key's label while the run is paused
 
 
@@ -47,7 +29,7 @@ class ControlledRun:
 
 
 class ControlScreen(WorkbenchScreen):
-    """A screen with `CONTROL_BINDINGS`, for the shown run unless it names another."""
+    """A screen with the keys of `CONTROLS`, for the shown run unless it names another."""
 
     def controlled_run(self) -> ControlledRun | None:
         """The run that the keys act on at this moment."""

@@ -20,7 +20,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from grpo_tui.app.text.safe_text import cell_len, clip, pad, wrap
-from grpo_tui.app.tui.keys import LAST, NAVIGATION
+from grpo_tui.app.tui.keys import LAST, bindings
 from grpo_tui.app.tui.looks.colours import style_named
 
 Span = tuple[str, str]  # safe text, and its style: `bold headline on cursor`
@@ -49,7 +49,7 @@ class Panel(Widget, can_focus=True):
     """
     ALLOW_MAXIMIZE: ClassVar[bool | None] = True
 
-    BINDINGS: ClassVar = [*NAVIGATION]
+    BINDINGS: ClassVar = bindings("panel")
 
     framed: ClassVar[bool] = True
     navigable: ClassVar[bool] = False  # whether the arrows act in it

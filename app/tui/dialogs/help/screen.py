@@ -10,7 +10,7 @@ from grpo_tui.app.text.safe_text import cell_len, pad, safe, wrap
 from grpo_tui.app.tui.dialogs.help.topics import PANELS_OF, SCREENS, HelpPart, topic_part
 from grpo_tui.app.tui.dialogs.page import PageDialog, page_width
 from grpo_tui.app.tui.key_actions import key_actions
-from grpo_tui.app.tui.keys import bind
+from grpo_tui.app.tui.keys import bindings
 
 MAX_LINES = 20
 
@@ -33,9 +33,7 @@ class HelpScreen(PageDialog):
     """Show help; the palette has the help on everything else."""
 
     hint = "↑↓ scroll   / find   esc close"
-    BINDINGS: ClassVar = [
-        bind("slash", "find", "find", "help.find", "Find help on anything by its name"),
-    ]
+    BINDINGS: ClassVar = bindings("help")
 
     def __init__(self, topic: str, base: Screen[Any], mode: str, snapshot: Snapshot) -> None:
         keys = list(key_actions(base))

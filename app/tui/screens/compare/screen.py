@@ -19,7 +19,7 @@ from grpo_tui.app.charts.stored import CurveLoader, CurveRequest
 from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.tui import messages as msg
 from grpo_tui.app.tui.dialogs.picker import Picker, PickerItem, PickerResult, metric_items
-from grpo_tui.app.tui.keys import LAST, bind, hidden, step_keys, unbound
+from grpo_tui.app.tui.keys import LAST, bindings
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from grpo_tui.app.tui.screens.compare.panels import (
     CardPanel,
@@ -58,34 +58,7 @@ class CompareScreen(WorkbenchScreen):
 
     mode = "compare"
     CSS_PATH = "compare.tcss"
-    BINDINGS: ClassVar = [
-        *step_keys("Move the crosshair", "compare.before", "compare.after",
-                   "compare.far_left", "compare.far_right"),
-        hidden("at", "go_to", "step to show", "compare.place",
-               "Type the step, tokens or seconds the crosshair goes to", "@"),
-        bind("a", "axis", "axis", "compare.axis",
-             "Curves by step, at equal tokens, or at equal wall time"),
-        bind("m", "metrics", "metrics", "compare.metrics", "Choose the metrics to draw"),
-        hidden("minus", "smooth(-1)", "less smooth", "compare.less", "Smooth the curves less"),
-        hidden("equals_sign", "smooth(1)", "more smooth", "compare.more", "Smooth the curves more"),
-        bind("right_square_bracket", "turn(1)", "page", "compare.page",
-             "Next page: changed settings, ranking, metrics, answers", "[ ]"),
-        hidden("left_square_bracket", "turn(-1)", "previous page", "compare.page_before",
-               "Previous page"),
-        bind("plus", "pick", "add runs", "compare.pick", "Add or remove runs", "+"),
-        bind("G", "sweep", "sweep", "compare.sweep",
-             "Compare the chosen run's sweep and no other runs, or the newest sweep"),
-        bind("b", "baseline", "baseline", "compare.baseline", "Use the chosen run as the baseline"),
-        hidden("x", "remove", "remove run", "compare.drop",
-               "Remove the chosen run from the comparison"),
-        hidden("n", "prompt(1)", "next prompt", "compare.prompt", "Answers to the next prompt"),
-        hidden("p", "prompt(-1)", "previous prompt", "compare.prompt_before",
-               "Answers to the previous prompt"),
-        bind("enter", "open", "open", "compare.open",
-             "Open the run, explain the metric, show equal settings, or answers by token"),
-        unbound("bands", "seeds as bands", "compare.bands",
-                "Pool runs that differ only in the seed: mean and 95% interval"),
-    ]  # fmt: skip
+    BINDINGS: ClassVar = bindings("compare")
 
     view: reactive[CompareView] = reactive(CompareView, repaint=False)
 

@@ -26,7 +26,7 @@ from grpo_tui.app.trial.client import TrialProcess
 from grpo_tui.app.tui.dialogs.ask import ask_text
 from grpo_tui.app.tui.dialogs.picker import PickerResult
 from grpo_tui.app.tui.dialogs.trust import trusting
-from grpo_tui.app.tui.keys import bind, hidden, unbound
+from grpo_tui.app.tui.keys import bindings
 from grpo_tui.app.tui.messages import LaunchRequested, NewRunRequested, SweepRequested
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from grpo_tui.app.tui.screens.new_run.completion import NAMES, Completer
@@ -234,30 +234,7 @@ class NewRunScreen(WorkbenchScreen):
     mode = "new_run"
     find_hint = "find a setting by its name or purpose"
     CSS_PATH = "new_run.tcss"
-    BINDINGS: ClassVar = [
-        bind("enter", "open", "edit", "new.edit",
-             "Edit the setting, or choose from its list; do what the page offers"),
-        bind("L,f5", "launch", "launch…", "new.launch",
-             "Review the launch, then start here, detached or in the queue"),
-        bind("right_square_bracket", "turn(1)", "page", "new.page",
-             "The next page: costs, recipe, prompts, rewards", "[ ]"),
-        hidden("left_square_bracket", "turn(-1)", "previous page", "new.page_before",
-               "The previous page"),
-        bind("backspace", "reset", "reset", "new.reset",
-             "Reset the setting to the value of the preset or parent"),
-        bind("u,ctrl+z", "undo", "undo", "new.undo",
-             "Undo the last change, including a change of preset"),
-        hidden("n", "example(1)", "next prompt", "new.example",
-               "The next of the example prompts, to answer and to copy"),
-        hidden("p", "example(-1)", "previous prompt", "new.example_before",
-               "The previous example prompt"),
-        bind("w", "save", "save YAML…", "new.save",
-             "Write the settings to a YAML file for `grpo-tui train`"),
-        hidden("D", "fetch", "download", "new.fetch",
-               "Download the model and the data of the task"),
-        unbound("preset", "preset…", "new.preset", "Start from another preset, or clone a run"),
-
-    ]  # fmt: skip
+    BINDINGS: ClassVar = bindings("new_run")
 
     REHEARSE_S: ClassVar[float] = 0.5
     SCORE_S: ClassVar[float] = 0.4

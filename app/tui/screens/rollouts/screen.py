@@ -27,7 +27,7 @@ from grpo_tui.app.inspector.measures import (
 from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui.dialogs.choices import Choice
-from grpo_tui.app.tui.keys import LAST, bind, hidden, step_keys
+from grpo_tui.app.tui.keys import LAST, bindings
 from grpo_tui.app.tui.messages import RolloutOpened
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from grpo_tui.app.tui.screens.rollouts import render
@@ -228,36 +228,7 @@ class RolloutsScreen(WorkbenchScreen):
     mode = "rollouts"
     parent_mode = "watch"
     CSS_PATH = "rollouts.tcss"
-    BINDINGS: ClassVar = [
-        bind("n", "prompt(1)", "next prompt", "rollouts.group",
-             "Go to the next prompt of the step, or to the next hit of a search", "n p"),
-        hidden("p", "prompt(-1)", "previous prompt", "rollouts.group_before",
-               "Go to the previous prompt of the step, or the previous hit of a search"),
-        bind("f", "highlight(1)", "next clipped", "rollouts.moment",
-             "Go to the next clipped token of the run"),
-        hidden("F", "highlight(-1)", "previous clipped", "rollouts.moment_before",
-               "Go to the previous clipped token of the run"),
-        bind("v", "lab", "what if", "rollouts.lab",
-             "The lab: what other settings would have done to the steps and the answers"),
-        bind("s", "sort", "sort", "rollouts.sort",
-             "Sort groups by surprise, reward, length, KL or clip, and go to the "
-                        "furthest answer and token"),
-        bind("t", "origin", "kind", "rollouts.origin",
-             "Switch between training, pinned and held-out prompts"),
-        bind("m", "heat", "heat", "rollouts.heat", "Shade tokens by the next measure"),
-        bind("right_square_bracket", "visit(1)", "same prompt", "rollouts.visit",
-             "The same prompt at a later step", "[ ]"),
-        hidden("left_square_bracket", "visit(-1)", "same prompt, earlier", "rollouts.visit_before",
-               "The same prompt at an earlier step"),
-        hidden("at", "step_at", "step", "rollouts.visit_at",
-               "Go to a step that you type, or with -50 to 50 steps earlier"),
-        bind("d", "switch('diff')", "diff", "rollouts.diff",
-             "Show the words that changed since this prompt was last sampled"),
-        *step_keys("Go", "rollouts.step_before", "rollouts.step", "rollouts.steps_before",
-                   "rollouts.steps"),
-        hidden("asterisk", "pin", "pin", "rollouts.pin",
-               "Follow this prompt through the rest of the run"),
-    ]  # fmt: skip
+    BINDINGS: ClassVar = bindings("rollouts")
 
     view: reactive[RolloutsView] = reactive(RolloutsView, repaint=False)
 

@@ -17,7 +17,7 @@ from grpo_tui.app.tui.dialogs.ask import InputDialog
 from grpo_tui.app.tui.dialogs.choices import Choice
 from grpo_tui.app.tui.dialogs.dialog import Dialog
 from grpo_tui.app.tui.dialogs.picker import PickerItem
-from grpo_tui.app.tui.keys import bind
+from grpo_tui.app.tui.keys import bindings
 from grpo_tui.app.tui.lifecycle import RunApp
 from grpo_tui.app.tui.store.reader import reporting
 from grpo_tui.app.tui.store.writes import shared_tags
@@ -82,16 +82,7 @@ class QueueScreen(Dialog[None]):
     """Show waiting runs and the worker that takes them."""
 
     DEFAULT_CSS = "QueueScreen { background: $background; }"
-    BINDINGS: ClassVar = [
-        bind("enter", "start_worker", "start a worker", "queue.work",
-             "Train the waiting runs, one after another, in a background process"),
-        bind("x", "remove", "remove", "queue.cancel", "Remove a waiting run from the queue"),
-        bind("r", "train_anyway", "run anyway", "queue.again",
-             "Train a run that was skipped, failed or removed after all"),
-        bind("question_mark,f1", "explain", "explain", "queue.explain",
-             "Explain the queue and its keys"),
-        bind("escape,q,Q", "dismiss", "close", "queue.close", "Back to the runs"),
-    ]  # fmt: skip
+    BINDINGS: ClassVar = bindings("queue")
 
     @property
     def workbench(self) -> RunApp:

@@ -19,10 +19,9 @@ from grpo_tui.app.feed.snapshot import Request
 from grpo_tui.app.feed.stored import request
 from grpo_tui.app.tui import messages as msg
 from grpo_tui.app.tui.dialogs.picker import Picker, PickerResult
-from grpo_tui.app.tui.keys import bind, hidden, unbound
+from grpo_tui.app.tui.keys import bindings
 from grpo_tui.app.tui.screens.run_keys import (
     CONTINUE_KEY,
-    CONTROL_BINDINGS,
     CONTROLS,
     ControlledRun,
     ControlScreen,
@@ -147,34 +146,7 @@ class RunsScreen(ControlScreen):
     mode = "runs"
     find_hint = "words of name, tags or note, or reward>.5 status:running"
     CSS_PATH = "runs.tcss"
-    BINDINGS: ClassVar = [
-        bind("enter", "open", "open", "runs.open", "Watch the run under the cursor"),
-        bind("space", "mark", "mark", "runs.mark", "Mark for the next action"),
-        bind("G", "mark_sweep", "sweep", "runs.sweep",
-             "Mark this run's sweep and no other runs, or unmark it; space adds"),
-        bind("d", "compare", "compare", "runs.compare", "The marked runs side by side"),
-        bind("c", "clone", "clone", "runs.clone", "A new run with these settings"),
-        hidden("A", "chat", "ask", "runs.chat",
-               "Ask the trained model and its starting model the same question"),
-        bind("r", "resume", "resume", "runs.resume", "Resume from the last checkpoint"),
-        *CONTROL_BINDINGS,
-        hidden("i", "describe", "name, tags, note", "runs.describe",
-               "Name, tags and note of this run; tags of the marked runs"),
-        hidden("g", "group", "group…", "runs.group",
-               "Group by recipe, task, model, sweep, seed, status, or any setting or metric"),
-        hidden("m", "columns", "columns…", "runs.columns",
-               "Choose columns from all settings and metrics"),
-        hidden("s", "sort", "sort", "runs.order",
-               "Sort by the next column; a click on a title sorts by it"),
-        bind("x", "remove", "remove…", "runs.archive",
-             "Archive or delete runs; u brings them back"),
-        hidden("u", "undo", "undo", "runs.undo", "Bring back what was archived or deleted last"),
-        hidden("Q", "queue", "queue", "runs.queue", "The queue of waiting runs"),
-        hidden("P", "demo", "play demo", "runs.demo", "Play the bundled recorded run"),
-        unbound("sort_by", "reverse order", "runs.turn_round", "Sort the other way round"),
-        unbound("switch('archived')", "archived runs too", "runs.archived",
-                "Show archived runs as well"),
-    ]  # fmt: skip
+    BINDINGS: ClassVar = bindings("runs")
 
     view: reactive[RunsView] = reactive(RunsView, repaint=False)
 

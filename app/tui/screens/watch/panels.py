@@ -10,7 +10,7 @@ from grpo_engine.events import Group
 from grpo_tui.app.feed.snapshot import LogLine, Snapshot, StepGroup
 from grpo_tui.app.inspector.groups import is_greedy
 from grpo_tui.app.text.safe_text import safe
-from grpo_tui.app.tui.keys import bind
+from grpo_tui.app.tui.keys import bindings
 from grpo_tui.app.tui.messages import (
     MuteRequested,
     RolloutOpened,
@@ -53,9 +53,7 @@ class Curves(WatchPanel, ChartStack, ListPanel):
     """The charts of a run, with a cursor for `?`; scrolls with the cursor."""
 
     two_columns = 76
-    BINDINGS: ClassVar = [
-        bind("enter", "open", "explain metric", "curves.explain", "Explain the chosen metric")
-    ]
+    BINDINGS: ClassVar = bindings("curves")
 
     added: reactive[tuple[str, ...]] = reactive(())  # metrics that have no chart by themselves
 
@@ -166,9 +164,7 @@ class GroupPanel(WatchPanel, ListPanel):
 class CompletionsPanel(GroupPanel):
     """The answers to one prompt, one below the other, updated live."""
 
-    BINDINGS: ClassVar = [
-        bind("enter", "open", "open", "lanes.open", "Open this answer, token by token, on Rollouts")
-    ]
+    BINDINGS: ClassVar = bindings("answers")
 
     @property
     def snapshot(self) -> Snapshot:
@@ -211,9 +207,7 @@ class CompletionsPanel(GroupPanel):
 class Groups(GroupPanel):
     """All prompts of the step in an overview; the cursor is on an answer of the one in focus."""
 
-    BINDINGS: ClassVar = [
-        bind("enter", "open", "open", "groups.open", "Open this group on Rollouts")
-    ]
+    BINDINGS: ClassVar = bindings("groups")
 
     @property
     def snapshot(self) -> Snapshot:
@@ -285,10 +279,7 @@ def _largest_group(snapshot: Snapshot) -> int:
 class AlertsLog(WatchPanel, ListPanel):
     """Active alerts, then the log, newest first."""
 
-    BINDINGS: ClassVar = [
-        bind("enter", "open", "explain", "log.explain", "Explain the alert and what to try"),
-        bind("x", "mute", "mute", "log.mute", "Mute this kind of alert in this run, or unmute it"),
-    ]
+    BINDINGS: ClassVar = bindings("log")
 
     @property
     def entries(self) -> list[AlertView | LogLine]:

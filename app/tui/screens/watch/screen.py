@@ -16,12 +16,11 @@ from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.feed.stored import snapshot_of
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui.dialogs.picker import Picker, metric_items
-from grpo_tui.app.tui.keys import bind, hidden, step_keys
+from grpo_tui.app.tui.keys import bindings
 from grpo_tui.app.tui.messages import MetricRequested, RolloutOpened
 from grpo_tui.app.tui.screens.base import Entry
 from grpo_tui.app.tui.screens.run_keys import (
     CONTINUE_KEY,
-    CONTROL_BINDINGS,
     ControlledRun,
     ControlScreen,
 )
@@ -48,20 +47,7 @@ class WatchScreen(ControlScreen):
 
     mode = "watch"
     CSS_PATH = "watch.tcss"
-    BINDINGS: ClassVar = [
-        *CONTROL_BINDINGS,
-        bind("m", "metrics", "metrics", "curves.metrics",
-             "Choose a metric of all that the run records"),
-        bind("n", "prompt(1)", "next prompt", "watch.next",
-             "Show the next prompt of the step", "n p"),
-        hidden("p", "prompt(-1)", "previous prompt", "watch.previous",
-               "Show the previous prompt of the step"),
-        hidden("at", "seek_to", "step", "watch.step", "Go to a step that you type"),
-        *step_keys("Look", "watch.back", "watch.forth", "watch.back_far",
-                   "watch.forth_far", shown=True),
-        bind("equals_sign", "pace(2)", "faster", "watch.faster", "Replay twice as fast", "- ="),
-        hidden("minus", "pace(0.5)", "slower", "watch.slower", "Replay half as fast"),
-    ]  # fmt: skip
+    BINDINGS: ClassVar = bindings("watch")
 
     view: reactive[WatchState] = reactive(WatchState, repaint=False, init=False, always_update=True)
 

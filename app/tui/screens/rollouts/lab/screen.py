@@ -18,7 +18,7 @@ from grpo_tui.app.text.recipe_cards import card_of
 from grpo_tui.app.tui.dialogs.ask import ask_text
 from grpo_tui.app.tui.dialogs.dialog import Dialog
 from grpo_tui.app.tui.dialogs.help.topics import setting_part
-from grpo_tui.app.tui.keys import bind
+from grpo_tui.app.tui.keys import bindings
 from grpo_tui.app.tui.messages import NewRunRequested
 from grpo_tui.app.tui.screens.rollouts.lab import render
 from grpo_tui.app.tui.screens.rollouts.lab.state import (
@@ -102,26 +102,7 @@ class LabScreen(Dialog[None]):
     LabScreen { background: $background; }
     LabScreen #settings { width: 40%; min-width: 32; max-width: 46; }
     """
-    BINDINGS: ClassVar = [
-        bind("escape,q", "dismiss", "close", "lab.close", "Back to the rollouts"),
-        bind("enter", "type", "edit", "lab.type", "Type the value"),
-        bind(
-            "t",
-            "switch('in_step')",
-            "scope",
-            "lab.scope",
-            "Show all steps, or the answers of the step",
-        ),
-        bind("c", "clone", "clone", "lab.clone", "A new run with these settings"),
-        bind("backspace", "reset", "reset", "lab.reset", "Reset this setting to the run's value"),
-        bind(
-            "question_mark,f1",
-            "explain",
-            "explain",
-            "lab.explain",
-            "Explain the setting, the numbers and the keys",
-        ),
-    ]
+    BINDINGS: ClassVar = bindings("lab")
 
     view: reactive[LabView] = reactive(None, repaint=False, init=False)  # type: ignore[arg-type]
 
