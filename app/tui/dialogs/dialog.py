@@ -22,10 +22,14 @@ class AppScreen(AnyScreen):
 
     view: Any  # the state of a screen that has one, as a frozen value
 
+    @property
+    def workbench(self) -> Any:
+        """The app; a screen that can import it has its type."""
+        return self.app
+
     async def read(self, call: "Callable[[StoreReader], T]", key: str = "") -> T:
         """Read from the store; a later read with the same key cancels this one."""
-        app: Any = self.app
-        result: T = await app.reader.read(call, key)
+        result: T = await self.workbench.reader.read(call, key)
         return result
 
     def update(self, **changes: Any) -> None:
@@ -37,8 +41,7 @@ class AppScreen(AnyScreen):
 
     def refused(self) -> bool:
         """Whether this view is read-only, which is reported."""
-        app: Any = self.app
-        return bool(app.refused())
+        return bool(self.workbench.refused())
 
     def action_switch(self, name: str) -> None:
         """Turn a part of the state on or off, and show that."""

@@ -43,9 +43,8 @@ class PageDialog(Dialog[None]):
 
     def action_copy(self) -> None:
         """Copy what is selected, or all of it."""
-        app: Any = self.app
         texts = (str(text.content) for text in self.query(Static))
-        app.copy(self.get_selected_text() or "\n".join(texts))
+        self.workbench.copy(self.get_selected_text() or "\n".join(texts))
 
     def on_mount(self) -> None:
         """Focus the text, so that the arrow keys scroll at once."""

@@ -214,10 +214,10 @@ class FormPanel(NewRunPanel, ListPanel):
 
     # -- editing ----------------------------------------------------------------------------
 
-    def edit(self, view: NewRunView, field: FormField) -> None:
+    def edit(self, field: FormField) -> None:
         """Open the field on a row; while it is empty, it shows the value in use."""
         entry = self.input
-        entry.placeholder = "  ".join(filter(None, value_text(view, field)))
+        entry.placeholder = "  ".join(filter(None, value_text(self.view, field)))
         with entry.prevent(Input.Changed):
             entry.suggester = Completer(field.path) if field.path in NAMES else None
             entry.value = field.text
@@ -471,7 +471,7 @@ class NewRunScreen(WorkbenchScreen):
     def _type(self, field: FormField) -> None:
         self.change(self.view.form)
         self.update(cursor=field.path, editing=True)
-        self.query_one(FormPanel).edit(self.view, field)
+        self.query_one(FormPanel).edit(field)
 
     @on(Input.Changed, "#value")
     def check_typed(self, event: Input.Changed) -> None:
@@ -591,12 +591,12 @@ class NewRunScreen(WorkbenchScreen):
         await asyncio.sleep(self.SCORE_S)
         config, completion = self.view.form.config, self.query_one(FormPagePanel).field.text
         scores: Mapping[str, Any] = {}
-        if completion and config is None:
-            scores = {"problem": "Fix the errors first; see the settings marked ✗."}
-        elif completion and config is not None:
+        if completion and config is not None:
             scores = await self._request(
                 "score", config, example=self.view.example, completion=completion
             )
+        elif completion:
+            scores = {"problem": "Fix the errors first; see the settings marked ✗."}
         self.update(scores=scores)
 
     # -- launching --------------------------------------------------------------------------

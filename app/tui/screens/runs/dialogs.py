@@ -18,7 +18,6 @@ from grpo_tui.app.tui.dialogs.choices import Choice
 from grpo_tui.app.tui.dialogs.dialog import Dialog
 from grpo_tui.app.tui.dialogs.picker import PickerItem
 from grpo_tui.app.tui.keys import bindings
-from grpo_tui.app.tui.lifecycle import RunApp
 from grpo_tui.app.tui.store.reader import reporting
 from grpo_tui.app.tui.store.writes import shared_tags
 from grpo_tui.app.tui.widgets.field import Field
@@ -83,12 +82,6 @@ class QueueScreen(Dialog[None]):
 
     DEFAULT_CSS = "QueueScreen { background: $background; }"
     BINDINGS: ClassVar = bindings("queue")
-
-    @property
-    def workbench(self) -> RunApp:
-        """The app with its own type."""
-        assert isinstance(self.app, RunApp)
-        return self.app
 
     def compose(self) -> ComposeResult:
         yield QueuePanel("queue")

@@ -85,8 +85,8 @@ def evaluated(step: int, first: int) -> Iterator[ev.Event]:
 def test_when_a_run_ends_its_last_groups_and_phase_times_stay() -> None:
     done = ev.RunFinished(step=24, reason="completed", summary={})
     state = state_of([*SHORT.events(), *evaluated(24, 512), done])
-    assert "answers to prompt 1" in painted(CompletionsPanel, state=state)
-    text = painted(PhaseBar, 120, state=state)
+    assert "answers to prompt 1" in painted(CompletionsPanel, view=state)
+    text = painted(PhaseBar, 120, view=state)
     assert "completed" in text
     # 2.1 to 2.3 s less 1.2, .1, .2 and .6 are in no phase
     assert re.search(r"generate 1\.2s .*update \.6s  other \.[012]s", text)
@@ -100,7 +100,7 @@ def test_sampled_answers_to_held_out_problems_take_the_place_of_greedy_ones() ->
 
     between = ev.PhaseStarted(step=0, phase="evaluate", total=2, detail="sampled")
     state = state_of([started(), *(held_out(i, float(i > 1)) for i in range(4)), between])
-    assert painted(Groups, state=state).startswith("held-out, sampled")
+    assert painted(Groups, view=state).startswith("held-out, sampled")
     assert [group.index for group in state.snapshot.groups] == [2, 3]
 
 
@@ -123,7 +123,7 @@ def test_the_phase_times_of_an_ended_run_are_the_means_of_its_report(tmp_path: P
     assert means["generate"] == pytest.approx(2.0)
     assert spent_in(state.snapshot) == pytest.approx(means)
     assert state.snapshot.step_seconds == pytest.approx(3.0)
-    text = painted(PhaseBar, 120, state=state)
+    text = painted(PhaseBar, 120, view=state)
     assert "mean step  generate 2.0s" in text
     assert "3 s/step" in text
 
@@ -177,7 +177,7 @@ def test_the_new_groups_show_as_soon_as_one_has_scores() -> None:
     first = next(e for e in reversed(events) if isinstance(e, ev.PromptsStarted)).prompts[0]
     numbers = tuple(int(part) for part in re.findall(r"\d+", first.prompt_text))
     group = scored(25, 0, numbers, [("x", True, False), ("y", False, False)] * 4)  # type: ignore[arg-type]
-    _, note, _, row, *rows = painted(Groups, 30, state=state_of([*events, group])).splitlines()
+    _, note, _, row, *rows = painted(Groups, 30, view=state_of([*events, group])).splitlines()
     assert "step 25" in note
     assert "▲ ▼ ▲ ▼ ▲ ▼ ▲ ▼" in row
     assert "·" in "".join(rows)
@@ -201,7 +201,7 @@ def test_the_marked_line_of_the_log_is_read_whole_and_the_sentence_without_a_tra
     failed = ev.RunFailed(step=24, error="RewardError", message=f"{message}\nTraceback (most …")
     state = state_of([*SHORT.events(), failed])
     assert "Traceback" not in narrate(state.snapshot)[0]
-    assert "see the end" in painted(AlertsLog, 78, 20, state=state, has_focus=True)
+    assert "see the end" in painted(AlertsLog, 78, 20, view=state, has_focus=True)
 
 
 ALERT = ev.AlertRaised(
@@ -241,7 +241,7 @@ def test_a_closed_alert_stands_with_its_step_and_in_full_under_the_cursor() -> N
     below = entries[index + 1]
     assert isinstance(below, LogLine)
     assert below.step <= 4
-    text = " ".join(painted(AlertsLog, 118, state=state, cursor=index, has_focus=True).split())
+    text = " ".join(painted(AlertsLog, 118, view=state, cursor=index, has_focus=True).split())
     assert text.startswith("no alerts")
     assert "alert in steps 3 to 4, closed: Reward rose, " in text
     assert "by form." in text
@@ -386,7 +386,7 @@ async def test_an_answer_of_an_earlier_step_opens_on_rollouts_which_leads_back(
         await on.press("4")
         await at("rollouts", 6)
         await on.press("3", "less_than_sign")
-        await until(on.app, lambda: getattr(on.screen, "past", None) is not None)
+        await until(on.app, lambda: getattr(on.screen.view, "past", None) is not None)
         on.screen.query_one(CompletionsPanel).focus()
         await on.press("n", "enter")
         await at("rollouts", 5, 1)
