@@ -144,7 +144,7 @@ STATES = {
     "sweep": Shot("new_run", "one", SWEEP, ("4 runs, ", "ready")),
     "sweep-launch": Shot("new_run", "one", (*SWEEP, "WAIT:ready", "L"), ("start the sweep",)),
     "all-settings": Shot("new_run", "one", ("slash",), ("find a setting",)),
-    "setting": Shot("new_run", "one", ("slash", *"beta", "enter", "enter"), ("as grpo", "leave field")),
+    "setting": Shot("new_run", "one", ("slash", *"beta", "enter", "enter"), ("leave field",)),
     "refused": Shot("new_run", "one", ("slash", *"beta", "enter", "enter", "minus", "1", "enter"),
                     ("1 to fix",)),
     "watch-none": Shot("watch", "none", (), ("No run is open",)),
