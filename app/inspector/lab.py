@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grpo_engine.config import recipes
+from grpo_engine.config.choices import TRUSTS
 from grpo_engine.config.recipes import RECIPES, SETTINGS, Recipe
 from grpo_engine.errors import RecipeError
 from grpo_tui.app.inspector.functions import evaluable
@@ -30,13 +31,14 @@ VARIED: Mapping[str, tuple[Any, ...]] = {
     "signal": ("group_standard", "group_mean", "leave_one_out", "batch_standard", "group_sign"),
     "teacher_weight": (0.0, 0.01, 0.1, 0.3, 1.0, 3.0),
     "ratio": ("token", "sequence_mean", "sequence_sum"),
-    "trust": ("none", "clip", "cispo", "sapo", "vespo"),
-    "anchor": ("none", "k1", "k2", "k3"),
+    # Targets come from the samples, which the recorded numbers do not hold.
+    "trust": tuple(v for v in SETTINGS["trust"].choices if TRUSTS[v].stops_at != "targets"),
+    "anchor": SETTINGS["anchor"].choices,
     "anchor_reweighted": (False, True),
     "weight": ("per_sequence", "per_completion", "per_token", "constant", "sum"),
     "importance_cap": (0.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0),
     "importance_floor": (0.0, 0.2, 0.5, 0.8, 0.9),
-    "importance_mode": ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
+    "importance_mode": SETTINGS["importance_mode"].choices,
     "off_policy_mask": (0.0, 0.001, 0.01, 0.1, 0.5, 1.0),
 }
 # Settings that decide which updates there are, and of which rollouts.

@@ -46,6 +46,8 @@ def objective(how: Settings, given: Given, frozen: Given, i: int, t: int) -> Any
         return 4 / tau / (1 + np.exp(-tau * (ratio - 1))) * worth
     if how["trust"] == "vespo":
         return frozen["vespo_weight"][i, t] * worth * given["new"][i, t]
+    if how["trust"] != "none":
+        raise NotImplementedError(f"the oracle lacks trust={how['trust']}")
     return worth * given["new"][i, t] if how["ratio"] == "none" else ratio * worth
 
 
