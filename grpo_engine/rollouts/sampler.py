@@ -6,7 +6,6 @@ Axes: B rows, V vocabulary.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -17,8 +16,6 @@ from grpo_engine.cpu.kernels import Kernels
 from grpo_engine.policy.head import Normalised, normalise
 from grpo_engine.rollouts.noise import NOISE, events, late_keys, late_times, uniforms
 from grpo_engine.rollouts.types import Sampling
-
-USED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "noise")
 
 
 class Draw(NamedTuple):
@@ -46,8 +43,7 @@ def draw(
     is_plain = seen_BV is None and forced_B is None and not sampling.truncated
     if kernels and is_plain and sampling.temperature > 0 and sampling.noise == NOISE:
         return _kernel_draw(kernels, logits_BV, sampling.temperature, keys)
-    use = replace(Sampling(), **{name: getattr(sampling, name) for name in USED})
-    compiled = _compiled(use, has_seen=seen_BV is not None, has_forced=forced_B is not None)
+    compiled = _compiled(sampling, has_seen=seen_BV is not None, has_forced=forced_B is not None)
     marks = [array for array in (seen_BV, forced_B) if array is not None]
     return Draw(*compiled(logits_BV, keys, *marks))
 
