@@ -53,7 +53,6 @@ from grpo_tui.experiments.errors import (
     QueryError,
     RunNotFoundError,
     StoreError,
-    StoreReadOnlyError,
     StoreUnusableError,
 )
 from grpo_tui.experiments.reader import CAN_RETURN, StoreReader, check_ended
@@ -71,12 +70,10 @@ def refuse_waiting(store: Path, run: str) -> None:
 
 
 class ExperimentStore:
-    """Writes the store at `path`; `read_only` is the reason why it may only be read."""
+    """Writes the store at `path`; StoreReadOnlyError says why a file may only be read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.read_only = ""
-        self.copied_to: Path | None = None
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
@@ -86,10 +83,7 @@ class ExperimentStore:
             ) from error
         with closing(open_writer(path, create=True)) as conn:
             check_schema(conn, path)
-            try:
-                self.copied_to = migrate(conn, path)
-            except StoreReadOnlyError as error:
-                self.read_only = str(error)
+            self.copied_to = migrate(conn, path)
         self._engine = create_engine("sqlite://", creator=self._connect, poolclass=NullPool)
 
     def _connect(self) -> sqlite3.Connection:
@@ -109,8 +103,6 @@ class ExperimentStore:
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
         """Open one transaction; commit unless an error is raised."""
-        if self.read_only:
-            raise StoreReadOnlyError(self.read_only)
         with self._engine.begin() as conn:
             begin(conn.connection.dbapi_connection)  # type: ignore[arg-type]  # SQLite's
             yield conn
@@ -299,8 +291,6 @@ class ExperimentStore:
 
     def renew_lease(self, run: int, seconds: float) -> None:
         """Ask the run's process to write its board for this long."""
-        if self.read_only:
-            return
         row = insert(RUN_LIVE).values(run_id=run, lease_until=time.time() + seconds, board={})
         until = func.max(RUN_LIVE.c.lease_until, row.excluded.lease_until)
         self.execute(row.on_conflict_do_update(set_={"lease_until": until}))

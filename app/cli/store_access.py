@@ -27,8 +27,11 @@ def reading() -> Iterator["StoreReader"]:
     reader = StoreReader(path)
     if reader.schema < CURRENT:
         reader.close()
-        with writing(required=False):
-            pass
+        try:
+            with writing():
+                pass
+        except StoreReadOnlyError as error:
+            print_stderr(str(error))
         reader = StoreReader(path)
     if reader.note:
         print_stderr(reader.note)
@@ -45,7 +48,7 @@ def reading() -> Iterator["StoreReader"]:
 
 
 @contextmanager
-def writing(*, required: bool = True) -> Iterator["ExperimentStore"]:
+def writing() -> Iterator["ExperimentStore"]:
     """Open the store for writing; take in what waits for it, and remove deleted runs."""
     from grpo_tui.experiments.purge import purge_deleted
     from grpo_tui.experiments.record.spill import read_in_all
@@ -54,19 +57,14 @@ def writing(*, required: bool = True) -> Iterator["ExperimentStore"]:
     with closing(ExperimentStore(store_path())) as store:
         if store.copied_to is not None:
             print_stderr(f"upgraded {store.path}; the backup is {store.copied_to}")
-        if store.read_only:
-            if required:
-                raise StoreReadOnlyError(store.read_only)
-            print_stderr(store.read_only)
-        else:
-            count, complaints = read_in_all(store)
-            if count:
-                print_stderr(f"imported {count} events that could not be written earlier")
-            removed, failures = purge_deleted(store)
-            if removed:
-                print_stderr(f"removed deleted runs: {removed}")
-            for text in (*complaints, *failures):
-                print_stderr(text)
+        count, complaints = read_in_all(store)
+        if count:
+            print_stderr(f"imported {count} events that could not be written earlier")
+        removed, failures = purge_deleted(store)
+        if removed:
+            print_stderr(f"removed deleted runs: {removed}")
+        for text in (*complaints, *failures):
+            print_stderr(text)
         yield store
 
 

@@ -19,7 +19,7 @@ from grpo_engine.control import Control
 from grpo_tui.app.feed.feed import Feed, TimedEvent, drained, head_of
 from grpo_tui.app.feed.run_state import RunState
 from grpo_tui.app.feed.snapshot import Head, Request, Snapshot, Status
-from grpo_tui.experiments.errors import RunNotFoundError, StoreError
+from grpo_tui.experiments.errors import RunNotFoundError, StoreError, StoreReadOnlyError
 from grpo_tui.experiments.values import BoardView, RunSummary
 
 if TYPE_CHECKING:
@@ -187,6 +187,8 @@ class StoreFeed(Feed):
         """Ask the run's process to write its board for a while."""
         try:
             self._store.renew_lease(self.run, LEASE_S)
+        except StoreReadOnlyError:
+            pass  # The run is shown without its progress.
         except (StoreError, OSError) as error:
             self._note(f"progress is not shown: {error}")
 

@@ -580,7 +580,6 @@ RUN_LIVE = TABLES["run_live"]
 CONTROL = TABLES["control"]
 SWEEP = TABLES["sweep"]
 QUEUE_ITEM = TABLES["queue_item"]
-MIGRATION = TABLES["migration"]
 
 # The columns of fields with another name: in any table, and in one.
 RENAMED = {"key": "id", "run": "run_id", "group": "group_id", "index": "idx"}

@@ -20,7 +20,7 @@ from grpo_tui.experiments.board import Board
 from grpo_tui.experiments.db.machine import network_file_system
 from grpo_tui.experiments.db.paths import run_folder, spill_file
 from grpo_tui.experiments.db.spilled import spilled
-from grpo_tui.experiments.errors import RunNotFoundError, StoreReadOnlyError
+from grpo_tui.experiments.errors import RunNotFoundError
 from grpo_tui.experiments.processes import environment
 from grpo_tui.experiments.record import spill
 from grpo_tui.experiments.record.live import Exchange
@@ -88,8 +88,6 @@ def resume_run(
 def writable(path: Path, resumed: int | str = "") -> tuple[ExperimentStore, str]:
     """Open a store, read in spilled events, and return it with a warning for the user."""
     store = ExperimentStore(path)
-    if store.read_only:
-        raise StoreReadOnlyError(store.read_only)
     _, complaints = spill.read_in_all(store, store.key_of(resumed) if resumed else 0)
     if remote := network_file_system(path.parent):
         complaints.append(

@@ -52,11 +52,8 @@ def test_a_database_from_the_first_migration_opens_after_the_last_with_its_data(
 def test_a_migration_is_refused_while_a_run_is_recorded(path: Path) -> None:
     first_version(path)
     sql(path, f"UPDATE attempt SET ended_at = NULL, heartbeat = '{now_iso()}'")
-    store = ExperimentStore(path)
-    assert "old is being recorded" in store.read_only
-    with pytest.raises(StoreReadOnlyError):
-        store.change(1, note="text")
-    store.close()
+    with pytest.raises(StoreReadOnlyError, match="old is being recorded"):
+        ExperimentStore(path)
 
 
 def test_a_newer_store_is_read_only_with_a_message(path: Path) -> None:
@@ -67,10 +64,8 @@ def test_a_newer_store_is_read_only_with_a_message(path: Path) -> None:
         assert "newer grpo-tui" in reader.note
     with pytest.raises(StoreReadOnlyError, match="upgrade grpo-tui"):
         start_run(path, CONFIG)
-    store = ExperimentStore(path)
     with pytest.raises(StoreReadOnlyError):
-        store.rename(1, "other")
-    store.close()
+        ExperimentStore(path)
 
 
 def test_a_failing_migration_leaves_the_file_as_it_was(
