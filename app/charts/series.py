@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from statistics import fmean
+from typing import NamedTuple
 
 from grpo_tui.experiments.compare.statistics import mean_interval
 
@@ -156,8 +157,7 @@ def positions(
 # -- pixels -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class PixelColumn:
+class PixelColumn(NamedTuple):
     """What a curve has in a column of pixels: the range of its values, and where its line goes.
 
     NaN is a gap.
@@ -174,8 +174,7 @@ class PixelColumn:
         return _last_finite(self.line)
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
+class Trace(NamedTuple):
     """A curve cut to pixel columns."""
 
     columns: tuple[PixelColumn, ...] = ()

@@ -20,13 +20,11 @@ UNSAFE = re.compile(r"[^\w\s.,:;/()<>=+-]")  # characters left out of help
 
 
 def complete_runs(incomplete: str) -> Completions:
-    from contextlib import closing
-
     from grpo_tui.experiments.errors import StoreError
     from grpo_tui.experiments.reader import StoreReader
 
     try:
-        with closing(StoreReader(store_path())) as reader:
+        with StoreReader(store_path()) as reader:
             for run in reader.runs(limit=RECENT):
                 summary = f"{run.status} {run.step}/{run.total_steps} {run.recipe}"
                 for name in list(filter(SAFE.fullmatch, (run.name, run.id)))[:1]:

@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from grpo_engine.errors import nearest, quoted
@@ -54,7 +54,7 @@ def writing() -> Iterator["ExperimentStore"]:
     from grpo_tui.experiments.record.spill import read_in_all
     from grpo_tui.experiments.store import ExperimentStore
 
-    with closing(ExperimentStore(store_path())) as store:
+    with ExperimentStore(store_path()) as store:
         if store.copied_to is not None:
             print_stderr(f"upgraded {store.path}; the backup is {store.copied_to}")
         count, complaints = read_in_all(store)

@@ -1,10 +1,9 @@
 """A check of the machine: its result, how severe that is, and the remedy."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(NamedTuple):
     """A line of the report: what was checked, the result, and the remedy if it is a problem."""
 
     name: str

@@ -2,9 +2,8 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from grpo_tui.app.inspector.losses import TokenLoss, latest
 from grpo_tui.experiments.values import RecordedTokens
@@ -74,8 +73,7 @@ def shades(mode: HeatMode, rollouts: Sequence[Values]) -> tuple[Values, ...]:
     return tuple(tuple(map(shade, values)) for values in rollouts)
 
 
-@dataclass(frozen=True, slots=True)
-class Highlight:
+class Highlight(NamedTuple):
     """A token with its measured value."""
 
     cursor: Cursor

@@ -1,8 +1,7 @@
 """Sweeps: a grid of settings and seeds as runs of the queue."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 
@@ -15,8 +14,7 @@ if TYPE_CHECKING:
 Point = tuple[Mapping[str, Any], "RunConfig"]  # typed values by path, and all settings
 
 
-@dataclass(frozen=True, slots=True)
-class Sweep:
+class Sweep(NamedTuple):
     axes: Mapping[str, Sequence[Any]]  # values by path
     runs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]  # values, and all settings
 

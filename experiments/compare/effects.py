@@ -9,9 +9,10 @@ for m comparisons (Bonferroni), so that all of them hold at once in 95 of 100 sw
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,8 +32,7 @@ Numbers = npt.NDArray[np.float64]
 Shares = Numbers  # [R, P]
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(NamedTuple):
     """Variances among runs that differ in the seed alone, pooled over the settings of a sweep.
 
     `runs` is the variance of a run's mean, `samples` that of one sample given its run and problem.

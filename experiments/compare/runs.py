@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from difflib import unified_diff
 from math import inf, isfinite
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grpo_engine.errors import quoted
 from grpo_engine.metrics import METRICS, count_of, natural_range, spec
@@ -35,8 +35,7 @@ MODES = ("greedy", "sampled")
 _SEEDLESS = ("seed", "name")
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
+class Judged(NamedTuple):
     """The results of a run in an evaluation: the share of right samples by problem."""
 
     run: RunSummary
@@ -277,8 +276,7 @@ def _is_unmeasured(reader: "StoreReader", run: RunSummary) -> bool:
     return bool(items) and not any("eval/accuracy" in item.metrics for item in items)
 
 
-@dataclass(frozen=True, slots=True)
-class ProblemShares:
+class ProblemShares(NamedTuple):
     """The shares of right samples of several settings on the same problems."""
 
     mode: str

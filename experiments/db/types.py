@@ -9,10 +9,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from typing import Any, ClassVar, get_args, get_type_hints
+from typing import Any, ClassVar, NamedTuple, get_args, get_type_hints
 
 from sqlalchemy import REAL, TEXT, Column, Integer, event
 
@@ -27,8 +26,7 @@ compact = json.JSONEncoder(separators=(",", ":")).encode
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 
 
-@dataclass(frozen=True, slots=True)
-class Damage:
+class Damage(NamedTuple):
     """A stored value that its column's type cannot read."""
 
     column: str  # table.column

@@ -10,9 +10,8 @@ terms must all hold.
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from sqlalchemy import (
     ColumnElement,
@@ -84,8 +83,7 @@ class Names:
         return frozenset(self._column(select(METRIC_KEY.c.name)))
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """A value of each run."""
 
     label: str
