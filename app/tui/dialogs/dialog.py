@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from textual.await_complete import AwaitComplete
 from textual.screen import ModalScreen, Screen
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 if TYPE_CHECKING:
@@ -27,9 +28,16 @@ class AppScreen(AnyScreen):
         """The app; a screen that can import it has its type."""
         return self.app
 
-    async def read(self, call: "Callable[[StoreReader], T]", key: str = "") -> T:
+    async def read(
+        self,
+        key: str,
+        call: "Callable[Concatenate[StoreReader, P], T]",
+        *args: P.args,
+        **options: P.kwargs,
+    ) -> T:
         """Read from the store; a later read with the same key cancels this one."""
-        result: T = await self.workbench.reader.read(call, key)
+        reader = self.workbench.reader
+        result: T = await reader.read(lambda store: call(store, *args, **options), key)
         return result
 
     def update(self, **changes: Any) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Concatenate, ParamSpec, TypeVar
 
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
@@ -15,6 +15,7 @@ from grpo_tui.app.tui.keys import bindings
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -54,12 +55,16 @@ def trust_dialog(question: Question) -> TrustDialog:
 
 
 async def trusting(
-    screen: AppScreen, call: "Callable[[StoreReader], T]", key: str = ""
+    screen: AppScreen,
+    key: str,
+    call: "Callable[Concatenate[StoreReader, P], T]",
+    *args: P.args,
+    **options: P.kwargs,
 ) -> T | None:
     """What a call returns, after a yes to what a run of others names; None after a no."""
     while True:
         try:
-            return await screen.read(call, key)
+            return await screen.read(key, call, *args, **options)
         except UntrustedError as error:
             if not await screen.app.push_screen_wait(trust_dialog(error.question)):
                 return None

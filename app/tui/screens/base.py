@@ -3,7 +3,7 @@
 A screen composes `body()` between the top bar and the key bar. While it is active, it receives each
 new snapshot of the shown run in `show(snapshot)`, at most once a frame. Requests from other screens
 arrive in `receive(message)`. Reads from the store go through `await
-self.read(lambda reader: …)`.
+self.read(key, call, …)`.
 
 A screen may offer `find(text)` for `/` and `places()` for the palette. The focused panel returns
 `topic()` for `?` and `copy_text()` for `y`.

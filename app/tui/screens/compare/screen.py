@@ -5,7 +5,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import ClassVar
 
 from textual import on, work
@@ -138,7 +137,7 @@ class CompareScreen(WorkbenchScreen):
             return
         if self.is_current and self.view.refs:
             with suppress(StoreError, asyncio.CancelledError):
-                if await self.read(lambda reader: reader.changed(), "changed"):
+                if await self.read("changed", lambda reader: reader.changed()):
                     self.reload()
 
     def reload(self) -> None:
@@ -153,8 +152,7 @@ class CompareScreen(WorkbenchScreen):
         self._reading += 1
         with reporting(self):
             comparison = await self.read(
-                lambda r: load_comparison(r, view.refs, view.baseline, view.axis, view.at),
-                "comparison",
+                "comparison", load_comparison, view.refs, view.baseline, view.axis, view.at
             )
             runs = comparison.runs
             if len(runs) < len(view.refs):  # some are no longer stored
@@ -181,8 +179,7 @@ class CompareScreen(WorkbenchScreen):
             seeds=view.comparison.seeds if view.bands else (),
         )
         with reporting(self):
-            read = partial(self._curve_loader.charts, request=request)
-            self.update(charts=await self.read(read, "curves"))
+            self.update(charts=await self.read("curves", self._curve_loader.charts, request))
 
     @work(exclusive=True, group="crosshair")
     async def read_at_crosshair(self) -> None:
@@ -215,7 +212,7 @@ class CompareScreen(WorkbenchScreen):
 
     async def _items(self, text: str) -> Sequence[PickerItem]:
         base = self.view.chosen
-        runs = await self.read(lambda r: list_runs(r, text, base), "pick")
+        runs = await self.read("pick", list_runs, text, base)
         return [PickerItem(run.id, (run.name or run.id, text)) for run, text in runs]
 
     @work(exclusive=True, group="sweep")
@@ -223,7 +220,7 @@ class CompareScreen(WorkbenchScreen):
         """Compare the chosen run's sweep and no other runs; the newest sweep if it has none."""
         runs: Sequence[RunSummary] = ()
         with reporting(self):
-            runs = await self.read(lambda r: r.runs(limit=MAX_LISTED), "sweep")
+            runs = await self.read("sweep", lambda r: r.runs(limit=MAX_LISTED))
         chosen = [self.view.chosen] if self.view.chosen else []
         sweep = next((run.sweep_id for run in (*chosen, *runs) if run.sweep_id is not None), None)
         if sweep is not None:
@@ -240,14 +237,14 @@ class CompareScreen(WorkbenchScreen):
             return
         with reporting(self):
             if prompts is None:
-                prompts = await self.read(lambda reader: load_prompts(reader, runs), "prompts")
+                prompts = await self.read("prompts", load_prompts, runs)
                 self.update(prompts=prompts)
             if prompts:
                 prompt = prompts[clamped(view.prompt, len(prompts))]
-                read = partial(
-                    load_completions, runs=runs, prompt=prompt, axis=view.axis, at=view.x
+                completions = await self.read(
+                    "completions", load_completions, runs, prompt, view.axis, view.x
                 )
-                self.update(completions=await self.read(read, "completions"))
+                self.update(completions=completions)
 
     def _size_classes(self) -> None:
         super()._size_classes()

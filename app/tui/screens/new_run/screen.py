@@ -316,7 +316,7 @@ class NewRunScreen(WorkbenchScreen):
     async def read_runs(self) -> None:
         """Load earlier runs, for names and costs."""
         try:
-            runs = await self.read(load_runs, "former runs")
+            runs = await self.read("former runs", load_runs)
         except StoreError:
             return  # without a store there are no earlier runs
         self.update(runs=runs)
@@ -344,7 +344,7 @@ class NewRunScreen(WorkbenchScreen):
     ) -> None:
         """Start from a run's settings, with some changed; a no changes nothing, and `leaves`."""
         with reporting(self):
-            if (view := await trusting(self, lambda r: clone_view(r, ref), "clone")) is None:
+            if (view := await trusting(self, "clone", clone_view, ref)) is None:
                 if leaves:
                     self.leave()
                 return

@@ -322,8 +322,7 @@ class RolloutsScreen(WorkbenchScreen):
         current = self.view.step.run if self.view.step else None
         source = current if current is not None and run in (None, current.key) else run or 0
         with reporting(self):
-            read = partial(load_step, run=source, step=step, origin=origin)
-            groups = await self.read(read, "step")
+            groups = await self.read("step", load_step, source, step, origin)
             self._loading = None
             if step is not None and groups.step != step:
                 self.notify(f"Step {step} has no recorded answers; this is step {groups.step}.")
@@ -350,8 +349,7 @@ class RolloutsScreen(WorkbenchScreen):
         step = self.view.step
         with reporting(self):
             if step is not None:
-                read = partial(load_group, step=step, group=group)
-                detail = await self.read(read, "group")
+                detail = await self.read("group", load_group, step, group)
                 self.view = self.view.with_detail(detail)
 
     # -- moves ------------------------------------------------------------------------------
@@ -449,8 +447,9 @@ class RolloutsScreen(WorkbenchScreen):
         with reporting(self):
             while highlight is None:
                 last = step.step
-                read = partial(load_highlights, step=step, measure=measure, by=distance)
-                step, highlights = await self.read(read, "highlights")
+                step, highlights = await self.read(
+                    "highlights", load_highlights, step, measure, distance
+                )
                 if distance and step.step == last:
                     name, detail = MEASURES[measure], self.view.loaded
                     text = f"No later {name} in this run; F goes to earlier ones."
@@ -508,7 +507,7 @@ class RolloutsScreen(WorkbenchScreen):
 
         with reporting(self):
             if step.run.recipe.functions:
-                allowed = await trusting(self, partial(with_functions, base=step), "lab")
+                allowed = await trusting(self, "lab", with_functions, step)
                 if allowed is None:
                     return
                 step = allowed
@@ -528,11 +527,10 @@ class RolloutsScreen(WorkbenchScreen):
     async def _search(self, run: int, text: str) -> None:
         with reporting(self):
             await self.typing_pause()
-            read = self.read
-            results = await read(partial(search, run=run, text=text), "search")
+            results = await self.read("search", search, run, text)
             result = Search(text=text)
             while not result.done and self.view.step and self.view.step.run.key == run:
-                result = await read(lambda _: next(results), "search")
+                result = await self.read("search", lambda _: next(results))
                 first = not self.view.hits
                 self.update(search=result)
                 if first and result.hits:

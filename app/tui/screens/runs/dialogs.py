@@ -98,7 +98,7 @@ class QueueScreen(Dialog[None]):
     async def refresh_queue(self) -> None:
         """Read the queue."""
         try:
-            items = await self.read(lambda reader: reader.queue(ended=ENDED), "queue")
+            items = await self.read("queue", lambda reader: reader.queue(ended=ENDED))
         except (StoreError, asyncio.CancelledError):
             return
         self.query_one(QueuePanel).items = items

@@ -209,7 +209,7 @@ class RunsScreen(ControlScreen):
             return
         changed = False
         with suppress(StoreError, asyncio.CancelledError):
-            changed = await self.read(lambda reader: reader.changed(), "changed")
+            changed = await self.read("changed", lambda reader: reader.changed())
         if changed or self.view.is_empty or any(run.active for run in self.view.runs):
             self.refresh_runs()
 
@@ -217,7 +217,7 @@ class RunsScreen(ControlScreen):
     async def refresh_runs(self) -> None:
         """Read the table; the cursor stays on its run."""
         try:
-            fields = await self.read(partial(load_list, view=self.view), "runs")
+            fields = await self.read("runs", load_list, self.view)
         except asyncio.CancelledError:
             return
         except NoStoreError:  # before the very first run
@@ -244,11 +244,11 @@ class RunsScreen(ControlScreen):
         selected = self.view.selected
         with suppress(StoreError, asyncio.CancelledError):
             if unread:
-                sparks = await self.read(partial(load_sparks, runs=unread), "sparks")
+                sparks = await self.read("sparks", load_sparks, unread)
                 self.update(sparks={**self.view.sparks, **sparks})
                 self._read_steps |= {run.key: run.step for run in unread}
             if selected is not None:
-                preview = await self.read(partial(load_preview, run=selected), "preview")
+                preview = await self.read("preview", load_preview, selected)
                 self.update(preview=preview)
 
     def watch_view(self, _old: RunsView, new: RunsView) -> None:
@@ -315,7 +315,7 @@ class RunsScreen(ControlScreen):
         if run is None:
             return
         with reporting(self):
-            pair = await trusting(self, lambda reader: pair_of(reader, run.id, None), "chat")
+            pair = await trusting(self, "chat", pair_of, run.id, None)
             if pair is not None:
                 self.app.push_screen(ChatScreen(pair))
 
@@ -343,7 +343,7 @@ class RunsScreen(ControlScreen):
             return consent.build(detail.config, f"run {detail.summary.name}")
 
         with reporting(self):
-            if not self.refused() and await trusting(self, settings) is not None:
+            if not self.refused() and await trusting(self, "", settings) is not None:
                 self.post_message(msg.ResumeRequested(run))
 
     def action_compare(self) -> None:
@@ -501,8 +501,8 @@ class RunsScreen(ControlScreen):
     ) -> PickerResult | None:
         """Let the user pick from all settings and metrics."""
         try:
-            read = partial(column_items, columns=columns, groups=groups)
-            picker = Picker(title, await self.read(read, "columns"), **how)
+            items = await self.read("columns", column_items, columns, groups)
+            picker = Picker(title, items, **how)
             return await self.app.push_screen_wait(picker)
         except (StoreError, asyncio.CancelledError):  # there is no store yet
             return None

@@ -184,7 +184,7 @@ class WatchScreen(ControlScreen):
     @work(exclusive=True, group="past")
     async def _read_step(self, run: int, step: int) -> None:
         with reporting(self):
-            past = await self.read(lambda r: snapshot_of(r, run, step), "past")
+            past = await self.read("past", snapshot_of, run, step)
             if past.groups:
                 self._draw(past=replace(past, head=self.snapshot.head))
             else:

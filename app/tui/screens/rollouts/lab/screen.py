@@ -143,8 +143,7 @@ class LabScreen(Dialog[None]):
         with reporting(self):
             while pending := self.view.pending:
                 recipe, step = pending[0]
-                compute = partial(study.outcome, recipe=recipe, step=step)
-                outcome = await self.read(compute, "lab")
+                outcome = await self.read("lab", study.outcome, recipe, step)
                 self.view = self.view.with_outcome(recipe, step, outcome, study.rows)
 
     # -- changes ----------------------------------------------------------------------------
