@@ -84,7 +84,7 @@ class Workbench(RunApp):
     COMMANDS: ClassVar[set[Any]] = {
         partial(resolve_name, "grpo_tui.app.tui.finding:NameProvider")  # when the palette opens
     }
-    BINDINGS: ClassVar = bindings("workbench")
+    BINDINGS = bindings("workbench")
 
     def get_driver_class(self) -> type[Driver]:
         """Return the driver that survives a lost terminal, unless the environment names another."""

@@ -5,12 +5,12 @@ A key means the same on every screen: `tests/app/tui/test_key_grammar.py` has th
 
 import tomllib
 from importlib.resources import files
-from typing import Any, Final
+from typing import Any
 
 from textual.binding import Binding
 
-LAST: Final = 1_000_000  # lines that home and end move by: further than any panel is long
-KEYS: Final = tomllib.loads(files(__package__).joinpath("keys.toml").read_text("utf-8"))
+LAST = 1_000_000  # lines that home and end move by: further than any panel is long
+KEYS = tomllib.loads(files(__package__).joinpath("keys.toml").read_text("utf-8"))
 
 
 def bindings(part: str) -> list[Any]:

@@ -1,7 +1,6 @@
 """Questions answered with lines of text."""
 
 from collections.abc import Callable, Mapping
-from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -30,7 +29,7 @@ class InputDialog(Dialog[list[str] | None]):
     InputDialog.-several Static { margin-bottom: 0; }
     InputDialog.-several Input { margin-bottom: 1; }
     """
-    BINDINGS: ClassVar = bindings("ask")
+    BINDINGS = bindings("ask")
 
     def __init__(self, title: str, fields: Mapping[str, Field]) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """The trained model and the one its run began with, side by side on the same prompts."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from textual import on
 from textual.app import ComposeResult
@@ -104,7 +104,7 @@ class ChatScreen(Dialog[None]):
     ChatScreen Field { border: none; height: 1; padding: 0 1; background: $panel; }
     ChatScreen Field:focus { border: none; }
     """
-    BINDINGS: ClassVar = bindings("chat")
+    BINDINGS = bindings("chat")
 
     def __init__(self, pair: Pair) -> None:
         super().__init__()

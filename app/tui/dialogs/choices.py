@@ -1,6 +1,6 @@
 """Small questions, with one key for each answer."""
 
-from typing import ClassVar, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from textual import events
 from textual.app import ComposeResult
@@ -31,7 +31,7 @@ class Choice(Dialog[T | None], Generic[T]):
     Choice OptionList { height: auto; border: none; background: $background; padding: 0; }
     Choice OptionList:focus { border: none; background-tint: $background 0%; }
     """
-    BINDINGS: ClassVar = bindings("choice")
+    BINDINGS = bindings("choice")
 
     def __init__(self, title: str, question: str, options: list[tuple[T, str, str, str]]) -> None:
         super().__init__()

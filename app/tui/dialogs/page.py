@@ -1,7 +1,7 @@
 """A page of text over a screen: help, the latest messages, why a run has failed."""
 
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any
 
 from textual.app import App, ComposeResult
 from textual.containers import VerticalScroll
@@ -29,8 +29,8 @@ class PageDialog(Dialog[None]):
     }
     PageDialog Static { width: 100%; padding-right: 1; color: $foreground; }
     """
-    BINDINGS: ClassVar = bindings("page")
-    hint: ClassVar[str] = "↑↓ scroll   y copy   esc close"
+    BINDINGS = bindings("page")
+    hint = "↑↓ scroll   y copy   esc close"
 
     def __init__(self, heading: str, texts: Iterable[Content]) -> None:
         super().__init__()

@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from textual import events, on, work
 from textual.app import ComposeResult
@@ -103,7 +102,7 @@ class Picker(Dialog[PickerResult | None]):
     Picker Field { border: none; height: 1; padding: 0; background: $panel; }
     Picker Field:focus { border: none; }
     """
-    BINDINGS: ClassVar = bindings("picker")
+    BINDINGS = bindings("picker")
 
     def __init__(
         self,
@@ -145,11 +144,9 @@ class Picker(Dialog[PickerResult | None]):
         self.query_one(DetailsPanel).styles.height = rows
         self.query_one(Vertical).styles.height = len(self.items) + rows + FRAME_ROWS
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
         """Marks are offered only where several items can be picked."""
-        if action in ("mark", "mark_all") and not self._several:
-            return False
-        return super().check_action(action, parameters)
+        return self._several or action not in ("mark", "mark_all")
 
     # -- the list ---------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
@@ -25,7 +25,7 @@ class TrustDialog(Choice[bool]):
     DEFAULT_CSS = """
     TrustDialog VerticalScroll { height: auto; max-height: 50vh; margin-bottom: 1; }
     """
-    BINDINGS: ClassVar = bindings("trust")
+    BINDINGS = bindings("trust")
 
     def question(self) -> ComposeResult:
         with VerticalScroll(can_focus=False):

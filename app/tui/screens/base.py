@@ -12,10 +12,9 @@ A screen may offer `find(text)` for `/` and `places()` for the palette. The focu
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from textual.app import ComposeResult
-from textual.message import Message
 from textual.reactive import reactive
 from textual.screen import Screen
 from textual.widgets import Input, TextArea
@@ -55,7 +54,7 @@ class WorkbenchScreen(AppScreen, Screen[None]):
     parent_mode = "runs"  # The target of esc and q for a user who came from nowhere else.
     find_hint = "find"
     ALLOW_IN_MAXIMIZED_VIEW = "TopBar, TourLine, KeyBar, FindBar"
-    BINDINGS: ClassVar = bindings("screen")
+    BINDINGS = bindings("screen")
 
     snapshot: reactive[Snapshot] = reactive(Snapshot, repaint=False)
     opening: Worker[None] | None = None  # reads what the user has asked to see
@@ -74,8 +73,8 @@ class WorkbenchScreen(AppScreen, Screen[None]):
     def tick(self, now: float) -> None:
         """Update time-dependent parts; called with each frame."""
 
-    def receive(self, message: Message) -> None:
-        """Handle a request from another screen, delivered by the app."""
+    def receive(self, message: Any) -> None:
+        """Handle a request for this screen, delivered by the app."""
 
     def shown_rollout(self) -> ScreenRequest | None:
         """The request for the recorded answer on this screen, which the key of Rollouts opens."""

@@ -1,14 +1,13 @@
 """Keys that control a run, the same on Runs and Watch: pause, stop, checkpoint."""
 
 from dataclasses import dataclass
-from typing import Final
 
 from grpo_tui.app.feed.snapshot import Request, Snapshot
 from grpo_tui.app.tui.dialogs.choices import Choice
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
 
-CONTROLS: Final = frozenset(("pause", "checkpoint", "stop"))
-CONTINUE_KEY: Final = {"pause": "continue"}  # the pause key's label while the run is paused
+CONTROLS = frozenset(("pause", "checkpoint", "stop"))
+CONTINUE_KEY = {"pause": "continue"}  # the pause key's label while the run is paused
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ focus and themes. It does not paint while the panel is hidden or its screen is i
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from rich.segment import Segment
 from textual.color import Color
@@ -47,14 +47,14 @@ class Panel(Widget, can_focus=True):
     DEFAULT_CSS = """
     Panel { width: 1fr; height: 1fr; background: $background; }
     """
-    ALLOW_MAXIMIZE: ClassVar[bool | None] = True
+    ALLOW_MAXIMIZE = True
 
-    BINDINGS: ClassVar = bindings("panel")
+    BINDINGS = bindings("panel")
 
-    framed: ClassVar[bool] = True
-    navigable: ClassVar[bool] = False  # whether the arrows act in it
-    help_topic: ClassVar[str] = ""  # the topic that explains it
-    wheel: ClassVar[int] = 3  # lines that the mouse wheel moves by
+    framed = True
+    navigable = False  # whether the arrows act in it
+    help_topic = ""  # the topic that explains it
+    wheel = 3  # lines that the mouse wheel moves by
 
     @dataclass
     class Moved(Message):

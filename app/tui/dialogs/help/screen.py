@@ -1,6 +1,6 @@
 """The help screen: the requested topic, the panels of the screen, and its keys."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 from textual.content import Content
 from textual.screen import Screen
@@ -33,7 +33,7 @@ class HelpScreen(PageDialog):
     """Show help; the palette has the help on everything else."""
 
     hint = "↑↓ scroll   / find   esc close"
-    BINDINGS: ClassVar = bindings("help")
+    BINDINGS = bindings("help")
 
     def __init__(self, topic: str, base: Screen[Any], mode: str, snapshot: Snapshot) -> None:
         keys = list(key_actions(base))

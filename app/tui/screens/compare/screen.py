@@ -5,12 +5,10 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
 from textual.containers import Container, Horizontal
-from textual.message import Message
 from textual.reactive import reactive
 
 from grpo_tui.app.charts.series import SMOOTHINGS
@@ -57,7 +55,7 @@ class CompareScreen(WorkbenchScreen):
 
     mode = "compare"
     CSS_PATH = "compare.tcss"
-    BINDINGS: ClassVar = bindings("compare")
+    BINDINGS = bindings("compare")
 
     view: reactive[CompareView] = reactive(CompareView, repaint=False)
 
@@ -115,11 +113,10 @@ class CompareScreen(WorkbenchScreen):
         if run not in self.view.refs:
             self.compare((run,))
 
-    def receive(self, message: Message) -> None:
+    def receive(self, message: msg.CompareRequested) -> None:
         """Compare the runs sent by another screen."""
         self._marked = self.workbench.marked  # they no longer count
-        if isinstance(message, msg.CompareRequested):
-            self.compare(message.refs)
+        self.compare(message.refs)
 
     def on_screen_resume(self) -> None:
         """Show at once what was marked or changed meanwhile."""
@@ -322,11 +319,9 @@ class CompareScreen(WorkbenchScreen):
 
     # -- requests from panels and other screens ------------------------------------------------
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
         """Without runs, offer only the keys that add some."""
-        if not self.view.refs and action in NEED_RUNS:
-            return False
-        return super().check_action(action, parameters)
+        return bool(self.view.refs) or action not in NEED_RUNS
 
     def find(self, text: str) -> None:
         """Keep the settings and metrics that match the text."""

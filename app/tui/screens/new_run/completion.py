@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Final
 
 from textual.suggester import Suggester
 
@@ -12,7 +11,7 @@ from grpo_engine.policy.embedded import EMBEDDED
 from grpo_engine.rewards.builtins import BUILT_IN
 from grpo_engine.tasks.base import BUILT_IN as TASKS
 
-NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+NAMES: Mapping[str, tuple[str, ...]] = {
     "model.path": tuple(EMBEDDED),
     "task.name": (*TASKS, "reasoning-gym:"),
     "task.chat_template": ("plain",),
@@ -20,13 +19,13 @@ NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "record.trackers": settings()["record.trackers"].choices,
 }
 # The endings of the files that a setting reads; folders are always offered.
-ENDINGS: Final[Mapping[str, tuple[str, ...]]] = {
+ENDINGS: Mapping[str, tuple[str, ...]] = {
     "model.path": (".gguf",),
     "task.name": (".jsonl", ".json", ".csv", ".parquet", ".py"),
     "task.chat_template": (".jinja", ".j2", ".txt"),
     "rewards.functions": (".py",),
 }
-LISTS: Final = ("rewards.functions", "record.trackers")
+LISTS = ("rewards.functions", "record.trackers")
 MAX_ENTRIES = 2000
 
 

@@ -4,7 +4,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from importlib.resources import files
 from math import inf
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from grpo_engine.config.custom import FORMS
 from grpo_engine.config.declaration import as_text
@@ -51,7 +51,7 @@ ONE_TASK = (
     "language model"
 )
 GETS = ("rewards.functions", "rewards.completions")  # what decides what reward functions get
-VALUES: Final[Mapping[str, Mapping[str, str]]] = tomllib.loads(
+VALUES: Mapping[str, Mapping[str, str]] = tomllib.loads(
     files("grpo_tui.app.text").joinpath("setting_values.toml").read_text(encoding="utf-8")
 )
 
@@ -506,7 +506,7 @@ class FormPage(NamedTuple):
     enter: str = ""
 
 
-PAGE: Final[Mapping[str, FormPage]] = {
+PAGE: Mapping[str, FormPage] = {
     "cost": FormPage("cost", cost_lines),
     "recipe": FormPage("recipe", recipe_lines, f"setting:{RECIPE}", "choose recipe…"),
     "prompts": FormPage("prompts", prompt_lines, "setting:task.name"),

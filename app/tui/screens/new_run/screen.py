@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 from textual import events, on, work
 from textual.app import ComposeResult
 from textual.containers import Container, Vertical
-from textual.message import Message
 from textual.reactive import reactive
 from textual.widgets import Input, TextArea
 
@@ -234,11 +233,11 @@ class NewRunScreen(WorkbenchScreen):
     mode = "new_run"
     find_hint = "find a setting by its name or purpose"
     CSS_PATH = "new_run.tcss"
-    BINDINGS: ClassVar = bindings("new_run")
+    BINDINGS = bindings("new_run")
 
-    REHEARSE_S: ClassVar[float] = 0.5
-    SCORE_S: ClassVar[float] = 0.4
-    FILES_S: ClassVar[float] = 1.0
+    REHEARSE_S = 0.5
+    SCORE_S = 0.4
+    FILES_S = 1.0
 
     view: reactive[NewRunView] = reactive(partial(preset_view, FIRST_PRESET), repaint=False)
 
@@ -323,13 +322,12 @@ class NewRunScreen(WorkbenchScreen):
 
     # -- where settings come from -----------------------------------------------------------
 
-    def receive(self, message: Message) -> None:
+    def receive(self, message: NewRunRequested) -> None:
         """Open the form for another screen, on a run to clone or on a setting."""
-        if isinstance(message, NewRunRequested):
-            if message.clone:
-                self.opening = self.clone(message.clone, message.changes, leaves=True)
-            elif message.setting:
-                self.go_to(message.setting)
+        if message.clone:
+            self.opening = self.clone(message.clone, message.changes, leaves=True)
+        elif message.setting:
+            self.go_to(message.setting)
 
     def go_to(self, path: str) -> None:
         """Move to a setting, by a search if it is not one of the main ones."""

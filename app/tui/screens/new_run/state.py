@@ -8,7 +8,7 @@ from functools import cache, cached_property
 from math import prod
 from pathlib import Path
 from types import NoneType
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from grpo_engine import consent
 from grpo_engine.config.declaration import Setting, as_text
@@ -39,7 +39,7 @@ from grpo_tui.experiments.values import RunSummary
 RECIPE, PRESET, SEEDS = "algorithm.recipe", "preset", "seeds"
 MAX_SWEEP = 256  # runs
 # Lines of the form that are no settings of a run.
-FORM_ONLY: Final[Mapping[str, Setting]] = {
+FORM_ONLY: Mapping[str, Setting] = {
     PRESET: Setting(
         path=PRESET,
         annotation=str,
@@ -56,7 +56,7 @@ FORM_ONLY: Final[Mapping[str, Setting]] = {
         "`seed`. More than one makes a sweep, as several values of a setting do.",
     ),
 }
-INFO: Final[Mapping[str, Setting]] = {**FORM_ONLY, **settings()}
+INFO: Mapping[str, Setting] = {**FORM_ONLY, **settings()}
 MAIN = (
     "preset",
     "model.path",

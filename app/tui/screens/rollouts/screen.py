@@ -5,7 +5,7 @@ from bisect import bisect_right
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Any
 
 from textual import events, on, work
 from textual.app import ComposeResult
@@ -51,7 +51,7 @@ from grpo_tui.app.tui.store.reader import reporting
 from grpo_tui.app.tui.widgets.panel import BarPanel, Line, Panel, ScrolledPanel, hint, paragraph
 from grpo_tui.experiments.values import GroupView
 
-ORDERS: Final[dict[Order, tuple[str, str, str, Measure | None]]] = {
+ORDERS: dict[Order, tuple[str, str, str, Measure | None]] = {
     "prompt": ("p", "prompt", "as they were drawn", None),
     "surprise": ("s", "surprise", "the strongest push", None),
     "reward": ("r", "reward", "the best answer", None),
@@ -228,7 +228,7 @@ class RolloutsScreen(WorkbenchScreen):
     mode = "rollouts"
     parent_mode = "watch"
     CSS_PATH = "rollouts.tcss"
-    BINDINGS: ClassVar = bindings("rollouts")
+    BINDINGS = bindings("rollouts")
 
     view: reactive[RolloutsView] = reactive(RolloutsView, repaint=False)
 
@@ -294,12 +294,11 @@ class RolloutsScreen(WorkbenchScreen):
             self._following = True
             self._load(None, None)
 
-    def receive(self, message: Message) -> None:
+    def receive(self, message: RolloutOpened) -> None:
         """Open the answer that another screen requests."""
-        if isinstance(message, RolloutOpened):
-            self._following = False
-            at = message.group, message.rollout
-            self._load(message.run or None, message.step, message.origin, at)
+        self._following = False
+        at = message.group, message.rollout
+        self._load(message.run or None, message.step, message.origin, at)
 
     def _load(
         self,

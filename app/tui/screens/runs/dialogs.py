@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from textual import work
 from textual.app import ComposeResult
@@ -81,7 +81,7 @@ class QueueScreen(Dialog[None]):
     """Show waiting runs and the worker that takes them."""
 
     DEFAULT_CSS = "QueueScreen { background: $background; }"
-    BINDINGS: ClassVar = bindings("queue")
+    BINDINGS = bindings("queue")
 
     def compose(self) -> ComposeResult:
         yield QueuePanel("queue")

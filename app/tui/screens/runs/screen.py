@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any
 
 from textual import events, on, work
 from textual.app import ComposeResult, SuspendNotSupported
@@ -68,7 +68,7 @@ PREVIEW_DELAY_S = 0.12
 NEED_RUNS = frozenset(
     {"mark", "mark_sweep", "compare", "clone", "resume", "remove", "find", "zoom"}
 )
-OFFERS: Final = {"open": "starter run"}
+OFFERS = {"open": "starter run"}
 
 
 class RunsViewPanel(Panel):
@@ -146,7 +146,7 @@ class RunsScreen(ControlScreen):
     mode = "runs"
     find_hint = "words of name, tags or note, or reward>.5 status:running"
     CSS_PATH = "runs.tcss"
-    BINDINGS: ClassVar = bindings("runs")
+    BINDINGS = bindings("runs")
 
     view: reactive[RunsView] = reactive(RunsView, repaint=False)
 

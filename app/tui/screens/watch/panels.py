@@ -1,7 +1,5 @@
 """The panels of Watch; each draws a snapshot, moves its cursor and posts what a key asks for."""
 
-from typing import ClassVar
-
 from textual import events
 from textual.geometry import Size
 from textual.reactive import reactive
@@ -53,7 +51,7 @@ class Curves(WatchPanel, ChartStack, ListPanel):
     """The charts of a run, with a cursor for `?`; scrolls with the cursor."""
 
     two_columns = 76
-    BINDINGS: ClassVar = bindings("curves")
+    BINDINGS = bindings("curves")
 
     added: reactive[tuple[str, ...]] = reactive(())  # metrics that have no chart by themselves
 
@@ -164,7 +162,7 @@ class GroupPanel(WatchPanel, ListPanel):
 class CompletionsPanel(GroupPanel):
     """The answers to one prompt, one below the other, updated live."""
 
-    BINDINGS: ClassVar = bindings("answers")
+    BINDINGS = bindings("answers")
 
     @property
     def snapshot(self) -> Snapshot:
@@ -207,7 +205,7 @@ class CompletionsPanel(GroupPanel):
 class Groups(GroupPanel):
     """All prompts of the step in an overview; the cursor is on an answer of the one in focus."""
 
-    BINDINGS: ClassVar = bindings("groups")
+    BINDINGS = bindings("groups")
 
     @property
     def snapshot(self) -> Snapshot:
@@ -279,7 +277,7 @@ def _largest_group(snapshot: Snapshot) -> int:
 class AlertsLog(WatchPanel, ListPanel):
     """Active alerts, then the log, newest first."""
 
-    BINDINGS: ClassVar = bindings("log")
+    BINDINGS = bindings("log")
 
     @property
     def entries(self) -> list[AlertView | LogLine]:

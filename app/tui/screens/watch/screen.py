@@ -3,12 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Any
 
 from textual import work
 from textual.app import ComposeResult
 from textual.containers import Container, Horizontal
-from textual.message import Message
 from textual.reactive import reactive
 
 from grpo_tui.app.feed.replay import ReplayFeed
@@ -39,7 +38,7 @@ from grpo_tui.app.tui.widgets.find_bar import FindBar
 from grpo_tui.app.tui.widgets.list_panel import ListPanel
 
 # actions that need a run
-READING: Final = frozenset({"prompt(1)", "step(-1)", "metrics", "open", "mute"})
+READING = frozenset({"prompt(1)", "step(-1)", "metrics", "open", "mute"})
 
 
 class WatchScreen(ControlScreen):
@@ -47,7 +46,7 @@ class WatchScreen(ControlScreen):
 
     mode = "watch"
     CSS_PATH = "watch.tcss"
-    BINDINGS: ClassVar = bindings("watch")
+    BINDINGS = bindings("watch")
 
     view: reactive[WatchState] = reactive(WatchState, repaint=False, init=False, always_update=True)
 
@@ -94,13 +93,13 @@ class WatchScreen(ControlScreen):
         """Whether the run has been read up to its present."""
         return self.workbench.session is None or self.workbench.session.opened
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
         """Offer speed in a replay, what needs an engine elsewhere, and a way back from the past."""
         if action == "pace":
             return self.replay is not None
         if action in ("checkpoint", "stop"):
             return self.replay is None
-        return super().check_action(action, parameters)
+        return True
 
     def _draw(self, **changes: Any) -> None:
         if self.is_mounted:
@@ -222,11 +221,10 @@ class WatchScreen(ControlScreen):
         if self.maximized is not curves:
             self.maximize(curves, container=False)
 
-    def receive(self, message: Message) -> None:
+    def receive(self, message: MetricRequested) -> None:
         """Show the metric that the palette found."""
-        if isinstance(message, MetricRequested):
-            self.workbench.frame_now()
-            self.show_alone(message.key)
+        self.workbench.frame_now()
+        self.show_alone(message.key)
 
     def on_list_panel_chosen(self, message: ListPanel.Chosen) -> None:
         """Show the prompt that is chosen among the groups."""

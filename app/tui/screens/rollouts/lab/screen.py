@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from textual import on, work
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.reactive import reactive
 
+from grpo_engine.config.parse import settings
 from grpo_engine.config.recipes import SETTINGS, Recipe
 from grpo_engine.errors import EngineError
 from grpo_tui.app.feed.snapshot import Snapshot
@@ -17,7 +18,6 @@ from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.text.recipe_cards import card_of
 from grpo_tui.app.tui.dialogs.ask import ask_text
 from grpo_tui.app.tui.dialogs.dialog import Dialog
-from grpo_tui.app.tui.dialogs.help.topics import setting_part
 from grpo_tui.app.tui.keys import bindings
 from grpo_tui.app.tui.messages import NewRunRequested
 from grpo_tui.app.tui.screens.rollouts.lab import render
@@ -65,8 +65,9 @@ class LabSettingsPanel(LabPanel):
         """One line per setting, and what the selected one does."""
         base, recipe = self.view.base, self.view.recipe
         lines = render.setting_lines(base, recipe, self.selected, width)
-        text = setting_part(self.topic().removeprefix("setting:")).paragraphs[0][1]
-        text = card_of(recipe.name).summary if self.setting == "name" else text
+        text = card_of(recipe.name).summary
+        if self.setting != "name":
+            text = settings()[f"algorithm.{self.setting}"].help
         return [*lines, [], *paragraph(text, width, max(1, height - len(lines) - 1), "label")]
 
     def action_move(self, rows: int, columns: int) -> None:
@@ -102,7 +103,7 @@ class LabScreen(Dialog[None]):
     LabScreen { background: $background; }
     LabScreen #settings { width: 40%; min-width: 32; max-width: 46; }
     """
-    BINDINGS: ClassVar = bindings("lab")
+    BINDINGS = bindings("lab")
 
     view: reactive[LabView] = reactive(None, repaint=False, init=False)  # type: ignore[arg-type]
 
