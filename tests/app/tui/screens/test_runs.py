@@ -3,7 +3,7 @@
 import asyncio
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -81,8 +81,8 @@ async def test_the_cursor_stays_where_it_was_moved_while_the_table_was_read(
         screen = await ready(on)
         read, goes_on = screen.read, asyncio.Event()
 
-        async def slow(question: Callable[[StoreReader], Any], name: str) -> Any:
-            result = await read(question, name)
+        async def slow(name: str, *question: Any) -> Any:
+            result = await read(name, *question)
             if name == "runs":
                 await goes_on.wait()
             return result
