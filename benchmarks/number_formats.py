@@ -102,7 +102,7 @@ def first_update(
     """
     with ExitStack() as stack:
         current: EngineRun = drain(
-            load_run(config, Control(), folder, stack, load_tasks(config, NO_OBJECTS), 0, threads=1)
+            load_run(config, Control(), folder, stack, load_tasks(config, NO_OBJECTS), 0)
         )
         given = given or drain(sample_step(current, 1))
         samples = gather(given.groups, current.recipe)

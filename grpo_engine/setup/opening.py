@@ -111,7 +111,6 @@ def open_run(
     unkept = consent.begins(config) if ranks.leads and not resume else ""
     chosen = load_functions(config, objects, tasks, ranks)
     functions = chosen.functions
-    threads = _threads(state["threads"] if state else None)
     recipe = " + ".join([config.algorithm.recipe, *(Path(f).name for f in functions.values())])
     yield RunStarted(
         step=step,
@@ -120,7 +119,7 @@ def open_run(
         resumed=resume,
         versions=dict(versions()),
         device=str(mx.default_device()),
-        threads=threads,
+        threads=_threads(state["threads"] if state else None),
         dataset_fingerprint=fingerprint_of([loaded.task for loaded in tasks]),
         recipe=recipe,
     )
@@ -138,7 +137,6 @@ def open_run(
         stack,
         tasks,
         step,
-        threads=threads,
         ranks=ranks,
         saved=state,
         objects=objects,
@@ -191,7 +189,6 @@ def load_run(
     tasks: Sequence[LoadedTask],
     step: int,
     *,
-    threads: int = 0,
     ranks: Ranks | None = None,
     saved: Mapping[str, Any] | None = None,
     objects: UserObjects = NO_OBJECTS,
@@ -200,9 +197,8 @@ def load_run(
     """Load the model and start the reward functions, for a run at step 0.
 
     `saved` is a checkpoint's state; its recipe is kept. `chosen` is the recipe of the settings.
-    Without `threads`, products use as many as they may.
     """
-    ranks, threads = ranks or Ranks(), threads or _threads(None)
+    ranks = ranks or Ranks()
     chosen = chosen or objects.recipe(config.algorithm)
     policy, recipe = yield from _model(config, chosen, ranks, saved, step)
     usable = [renderer(loaded.config, loaded.task, policy).usable() for loaded in tasks]
@@ -270,7 +266,7 @@ def load_run(
         sampling=sampling,
         lengths=longest,
         plan=plan,
-        threads=threads,
+        threads=_threads(None),
         ranks=ranks,
     )
     run.progress.entropy_control = recipe.entropy_bonus
