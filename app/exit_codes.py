@@ -7,25 +7,23 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, TextIO
+from typing import TextIO
 
 from grpo_engine import errors
 from grpo_engine.errors import quoted, shortened
 from grpo_tui.app.streams import discard
 from grpo_tui.app.text.safe_text import safe
 
-OK: Final = 0
-FAILED: Final = 1
-USAGE: Final = 2
-NOT_FOUND: Final = 3
-INTERRUPTED: Final = 130
+OK = 0
+FAILED = 1
+USAGE = 2
+NOT_FOUND = 3
+INTERRUPTED = 130
 
-REFUSAL: Final = (
-    "GRPO_TUI_REFUSAL"  # a file in which the process that started this one reads the message
-)
+REFUSAL = "GRPO_TUI_REFUSAL"  # a file in which the process that started this one reads the message
 
-FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-UNUSABLE: Final = FULL | {
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+UNUSABLE = FULL | {
     errno.EACCES,
     errno.EPERM,
     errno.EROFS,
@@ -34,8 +32,8 @@ UNUSABLE: Final = FULL | {
     errno.ENAMETOOLONG,
     errno.ELOOP,
 }
-LONG_WORD: Final = re.compile(r"\S{300,}")
-OURS: Final = frozenset({"grpo_tui", "grpo_engine"})
+LONG_WORD = re.compile(r"\S{300,}")
+OURS = frozenset({"grpo_tui", "grpo_engine"})
 
 
 def is_ours(error: BaseException) -> bool:

@@ -3,13 +3,12 @@
 import locale
 import shutil
 import sys
-from typing import Final
 
 from rich.console import Console
 
 from grpo_tui.app.health.checks import Check
 
-SMALLEST: Final = (80, 24)
+SMALLEST = (80, 24)
 
 
 def checks() -> list[Check]:
