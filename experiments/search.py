@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, func, or_, select, true
 
 from grpo_tui.experiments.db.tables import ROLLOUT, ROLLOUT_GROUP
-from grpo_tui.experiments.errors import QueryError, check_choice
+from grpo_tui.experiments.errors import QueryError
 from grpo_tui.experiments.read.connection import among, as_view
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import SearchHit
@@ -65,7 +65,6 @@ def search(
     them. A None after each page lets the caller pause. `reader.interrupt` from another thread stops
     the search with InterruptedError.
     """
-    check_choice("order of hits", sort, SORTS)
     terms = text.split()
     if not terms:
         raise QueryError("the search text is empty; type a word or a phrase")

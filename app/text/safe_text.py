@@ -47,8 +47,6 @@ def _sign(char: str) -> str:
         return chr(0x2400 + code)
     if code == 0x7F:
         return "␡"
-    if code == 0xA0:
-        return " "
     if code == 0x200D:
         return JOINER_SIGN
     if code in (0xFE0E, 0xFE0F):

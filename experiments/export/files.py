@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from grpo_tui.experiments.errors import ExportError, StoreError, check_choice
+from grpo_tui.experiments.errors import ExportError, StoreError
 from grpo_tui.experiments.export.csv import header_of, write_csv
 from grpo_tui.experiments.export.json import json_text
 from grpo_tui.experiments.export.rows import PAGE, Row, rows_of
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
 
 DATABASE = b"SQLite format 3\0"
-FORMATS = ("csv", "jsonl")
 
 
 def header_for(table_name: str, reader: "StoreReader", runs: Sequence[RunSummary]) -> list[str]:
@@ -36,7 +35,6 @@ def write_rows(
     header: Sequence[str] = (),
 ) -> int:
     """Write rows to a file or stream and count them; `header` are the columns of a CSV."""
-    check_choice("format", format, FORMATS)
     if isinstance(out, Path):
         with replacing(out) as part, part.open("w", encoding="utf-8", newline="") as stream:
             return write_rows(rows, format, stream, raw=raw, header=header)

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from grpo_engine import events as ev
-from grpo_tui.experiments.errors import ExportError, QueryError
+from grpo_tui.experiments.errors import ExportError
 from grpo_tui.experiments.export.csv import header_of
-from grpo_tui.experiments.export.files import FORMATS, header_for, write_rows
+from grpo_tui.experiments.export.files import header_for, write_rows
 from grpo_tui.experiments.export.json import json_text, without_controls
 from grpo_tui.experiments.export.rows import WHAT, rows_of
 from grpo_tui.experiments.export.tensorboard import crc32c
@@ -134,7 +134,7 @@ def test_every_table_is_written_as_json_lines(
     assert [json.loads(line) for line in lines] == [json.loads(json_text(row)) for row in rows]
 
 
-def test_an_export_that_fails_leaves_no_file(reader: StoreReader, tmp_path: Path) -> None:
+def test_an_export_that_fails_leaves_no_file(tmp_path: Path) -> None:
     def rows() -> Iterator[dict[str, Any]]:
         yield {"a": 1}
         raise ExportError("half way")
@@ -145,10 +145,6 @@ def test_an_export_that_fails_leaves_no_file(reader: StoreReader, tmp_path: Path
         write_rows(rows(), "csv", out, header=["a"])
     assert out.read_text() == "the one before"
     assert [file.name for file in tmp_path.iterdir()] == ["out.csv"]
-    with pytest.raises(QueryError, match="there is no format 'xls'"):
-        write_rows(rows(), "xls", out)
-    with pytest.raises(QueryError, match="there is no export of 'step'"):
-        rows_of("step", reader, ())
 
 
 def test_rollouts_beyond_those_read_at_once_are_all_there(
@@ -233,7 +229,7 @@ def records(data: bytes) -> Iterator[bytes]:
         place += size + 16
 
 
-@pytest.mark.parametrize("format", [*FORMATS, "tensorboard"])
+@pytest.mark.parametrize("format", ["csv", "jsonl", "tensorboard"])
 def test_a_folder_a_database_or_a_full_device_is_refused_and_stays(
     reader: StoreReader, tmp_path: Path, format: str
 ) -> None:
