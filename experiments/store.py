@@ -277,12 +277,9 @@ class ExperimentStore:
     def request(self, run: int, verb: str, *, argument: str = "") -> int:
         """Send a request to the run's process; return the request's key."""
         with self.transaction() as conn:
-            attempt = last_attempt(conn, run)
-            if not attempt:
-                raise StoreError("this run was never started, so it takes no requests")
             values = {
                 "run_id": run,
-                "attempt": attempt,
+                "attempt": last_attempt(conn, run),
                 "verb": verb,
                 "argument": argument,
                 "asked_at": now_iso(),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from grpo_engine.events import AlertRaised, Event, NoteWritten
+from grpo_engine.events import AlertRaised, Event, warning
 from grpo_engine.platform.spawn import NULL, start
 from grpo_tui.app.text.numbers import seconds
 
@@ -71,7 +71,7 @@ class PowerWatch:
         before, self._asleep = self._asleep, asleep()
         if (slept := self._asleep - before) > SLEPT_S:
             text = f"the machine slept for {seconds(slept)}"
-            yield NoteWritten(step=step, text=text, severity="warning")
+            yield warning(step, text)
         if time.monotonic() - self._checked < BATTERY_S:
             return
         self._checked, was_low = time.monotonic(), self._low

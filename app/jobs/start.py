@@ -18,10 +18,10 @@ from grpo_engine.evaluation.target import of_run
 from grpo_engine.events import (
     EvaluationFinished,
     Event,
-    NoteWritten,
     PhaseStarted,
     RunFailed,
     StepFinished,
+    warning,
 )
 from grpo_engine.names import refuse_missing
 from grpo_engine.platform.device import require_open_files
@@ -245,7 +245,7 @@ def resumed_job(
     )
     if step < 0 and (redone := summary.step):
         text = f"no checkpoint: the run begins again and redoes {count_of(redone, 'step')}"
-        job.record(NoteWritten(step=0, text=text, severity="warning"))
+        job.record(warning(0, text))
     return job
 
 

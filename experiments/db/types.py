@@ -203,8 +203,7 @@ class EventJson(EscapedText):
 
     @staticmethod
     def replacement(text: str) -> ev.Event:
-        text = f"an event that cannot be read: {text}"
-        return ev.NoteWritten(step=0, text=text, severity="warning")
+        return ev.warning(0, f"an event that cannot be read: {text}")
 
 
 @cache

@@ -147,7 +147,7 @@ class Recorder:
 
     def _warning(self, text: str) -> ev.Event:
         step = self.board.view.step or self._from_step
-        return ev.NoteWritten(step=step, text=text, severity="warning")
+        return ev.warning(step, text)
 
     # -- on the engine's thread -----------------------------------------------------------------
 

@@ -40,7 +40,7 @@ def probe(
     from grpo_tui.experiments.db.paths import store_path
 
     config = assemble(file, start_preset(file, preset, sets), sets)
-    config = with_pass_rates(config, store_path(None))
+    config = with_pass_rates(config, store_path())
     enter_engine(0)
     from grpo_engine.api.probe import PromptsProbed, sizes_of
     from grpo_engine.api.probe import probe as run_probe
