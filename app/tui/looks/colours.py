@@ -38,7 +38,7 @@ def contrast(one: int, other: int) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Palette:
     """The colour of each kind of mark, as xterm-256 numbers; palettes.toml has their names."""
 

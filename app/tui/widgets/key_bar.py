@@ -37,7 +37,7 @@ class KeyBar(BarPanel):
     hidden: reactive[frozenset[str]] = reactive(frozenset)
     renamed: reactive[Mapping[str, str]] = reactive(dict)  # descriptions by action
 
-    leads: reactive[str] = reactive("")  # the hint of esc, if it has one
+    leads = reactive("")  # the hint of esc, if it has one
 
     def on_mount(self) -> None:
         """Update with the focus."""

@@ -11,7 +11,7 @@ from grpo_tui.app.text.numbers import with_unit
 from grpo_tui.experiments.values import AlertView
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class HelpPart:
     """A heading and its paragraphs; a paragraph may begin with a highlighted word."""
 

@@ -76,7 +76,7 @@ MAIN = (
 # -- the form -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class FormField:
     """One line of the form, and the section that lists it."""
 
@@ -109,7 +109,7 @@ def can_sweep(info: Setting) -> bool:
     return bool(is_value) and not info.is_list and info.path not in FORM_ONLY
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Origin:
     """What a form starts from."""
 
@@ -299,7 +299,7 @@ TIMELESS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Cost:
     """What a run will cost; None if unknown."""
 

@@ -238,7 +238,7 @@ def bars(shades: Values, pieces: TokenLine, stopped: Container[int] = ()) -> Lin
 # -- an answer's text ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TextRow:
     """A line of an answer: tokens, or a note; `token` is its first one, or the next."""
 

@@ -30,7 +30,7 @@ Guide = tuple[float, Sequence[str]]
 """A value, and the words of its line, of which the first that fit are used."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Curve:
     """A trace with its colour; the range of its values is below all lines, in its own colour."""
 
@@ -191,7 +191,7 @@ def axis_line(last: str, width: int) -> Line:
 # -- title --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Readout:
     """A curve's value, its name, and details of it, the longest first."""
 
