@@ -92,7 +92,7 @@ class Bridge:
         assert job.recorder is not None
         self.run, self.name = job.recorder.id, job.name
         log = RunLog(job.folder)
-        failed: list[ev.RunFailed] = []
+        failed = []
 
         def show(event: ev.Event) -> None:
             log.write(event)

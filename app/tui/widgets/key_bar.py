@@ -54,7 +54,7 @@ class KeyBar(BarPanel):
         """
         typing = isinstance(self.screen.focused, Input | TextArea)
         leads = "leave field" if typing else self.leads
-        hints: dict[str, Hint] = {"": ("esc", leads, "escape")} if leads else {}
+        hints = {"": ("esc", leads, "escape")} if leads else {}
         for active in self.bindings:
             binding = active.binding
             typed = typing and _is_typed(binding.key)

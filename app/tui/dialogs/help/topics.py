@@ -53,7 +53,7 @@ DIRECTIONS = {"up": "Higher is better.", "down": "Lower is better.", "none": ""}
 
 def metric_part(name: str, snapshot: Snapshot | None = None) -> HelpPart:
     """Describe a metric: its meaning, better direction, guide lines and current value."""
-    metric: MetricSpec = spec(name)
+    metric = spec(name)
     paragraphs = [("", metric.help)]
     if DIRECTIONS[metric.direction]:
         paragraphs.append(("", DIRECTIONS[metric.direction]))

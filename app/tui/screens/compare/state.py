@@ -388,7 +388,7 @@ def load_completions(
     reader: StoreReader, runs: Sequence[RunSummary], prompt: Prompt, axis: str, at: float
 ) -> PromptCompletions:
     """Return each run's latest answers to a prompt, up to a position on the axis."""
-    groups: dict[str, GroupView | None] = {}
+    groups = {}
     for run in runs:
         step = max(0, reader.step_within(run.key, AMOUNTS[axis], at))
         groups[run.id] = reader.last_group(run.key, prompt.example_key, step)

@@ -116,10 +116,10 @@ def _status(view: NewRunView) -> tuple[str, str, str]:
 
 def form_blocks(view: NewRunView, width: int) -> list[list[Line]]:
     """The lines of each row of the form; the first one of a section is below its heading."""
-    blocks: list[list[Line]] = []
+    blocks = []
     section = "main"
     for row in view.rows:
-        block: list[Line] = []
+        block = []
         if row.section != section:
             section = row.section
             block.append(ruled([(f" {section} ", "bold label")], width))

@@ -223,7 +223,7 @@ def bars(shades: Values, pieces: TokenLine, stopped: Container[int] = ()) -> Lin
 
     Those whose push a bound has `stopped` are underlined.
     """
-    line: Line = []
+    line = []
     for piece in pieces:
         shade = shades[piece.token] if piece.token < len(shades) else None
         if shade is None:
@@ -287,7 +287,7 @@ def row_lines(completion: RolloutTokens, token: int, row: TextRow, shades: Value
     """A line of tokens, clipped ones underlined, with their bars if there are any; or a note."""
     if not row.pieces:
         return [row.note]
-    line: Line = []
+    line = []
     for piece in row.pieces:
         current = piece.token == token
         losses = completion.losses[piece.token : piece.token + 1]
@@ -299,7 +299,7 @@ def row_lines(completion: RolloutTokens, token: int, row: TextRow, shades: Value
 
 def dialogue_rows(completion: RolloutTokens, width: int) -> list[TextRow]:
     """The lines of a dialogue, turn by turn."""
-    rows: list[TextRow] = []
+    rows = []
     spans = completion.rollout.spans
     count = 1 + max(span.turn for span in spans)
     parts = messages(completion.rollout.text, spans)
@@ -356,7 +356,7 @@ def _reply_lines(message: Message, span: Span, width: int) -> list[Line]:
 
 def diff_lines(changes: Sequence[TextChange], width: int) -> list[Line]:
     """Two answers as one text: removed words in [−…], added ones in [+…], in the push colours."""
-    styles: dict[str, Part] = {
+    styles = {
         "same": ("{}", "text"),
         "removed": ("[−{}]", "push.0"),
         "added": ("[+{}]", "bold push.6"),
@@ -383,7 +383,7 @@ def token_lines(completion: RolloutTokens, token: int, run: RunInfo, width: int)
     title = f"← token {number} of {len(row.model_positions)} “{text or EMPTY_SIGN}” →"
     lines = [[(clip(title, width), "headline")]]
     lines.append(probability_line(completion, token, width))
-    texts: list[tuple[str, str]] = []
+    texts = []
     if completion.losses:
         loss = completion.losses[token]
         lines.append(_ratio_line(loss))

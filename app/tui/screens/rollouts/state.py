@@ -275,7 +275,7 @@ def load_highlights(
 
     The step is this one, or the one `by` steps from it.
     """
-    result: list[Highlight] = []
+    result = []
     if by:
         step = load_step(reader, step.run, step.step, step.origin, by)
     for group in step.groups:

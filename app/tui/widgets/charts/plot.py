@@ -65,7 +65,7 @@ class BrailleCanvas:
 
     def line(self, points: Iterable[Dot | None], colour: str) -> None:
         """Join pixels by straight lines; None is a gap."""
-        previous: Dot | None = None
+        previous = None
         for point in points:
             if point is not None:
                 self._stroke(previous or point, point, colour)
@@ -121,7 +121,7 @@ def plot(
     for value, texts in guides:
         if scale.low < value <= scale.high:
             _lay_guide(rows[scale.dot(value, tall) >> 2], texts)
-    marked: set[Dot] = set()
+    marked = set()
     for turn, (curve, path) in enumerate(zip(curves, paths, strict=True)):
         for x, y in _marks(path, curve, turn, len(curves)):
             if (x, y) not in marked:
