@@ -67,7 +67,7 @@ def push_colour(value: float | None, largest: float = 1.5, ramp: str = "push") -
 
 
 LOOKS = tomllib.loads(files(__package__).joinpath("palettes.toml").read_text(encoding="utf-8"))
-PALETTES: dict[str, Palette] = {
+PALETTES = {
     name: Palette(name, {**LOOKS["palettes"][DARK], **colours})
     for name, colours in LOOKS["palettes"].items()
 }

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 
-from grpo_engine.metrics import METRICS, MetricSpec, spec
+from grpo_engine.metrics import METRICS, spec
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.text.numbers import with_unit
 from grpo_tui.experiments.values import AlertView

@@ -506,7 +506,7 @@ class FormPage(NamedTuple):
     enter: str = ""
 
 
-PAGE: Mapping[str, FormPage] = {
+PAGE = {
     "cost": FormPage("cost", cost_lines),
     "recipe": FormPage("recipe", recipe_lines, f"setting:{RECIPE}", "choose recipe…"),
     "prompts": FormPage("prompts", prompt_lines, "setting:task.name"),

@@ -39,7 +39,7 @@ from grpo_tui.experiments.values import RunSummary
 RECIPE, PRESET, SEEDS = "algorithm.recipe", "preset", "seeds"
 MAX_SWEEP = 256  # runs
 # Lines of the form that are no settings of a run.
-FORM_ONLY: Mapping[str, Setting] = {
+FORM_ONLY = {
     PRESET: Setting(
         path=PRESET,
         annotation=str,
@@ -56,7 +56,7 @@ FORM_ONLY: Mapping[str, Setting] = {
         "`seed`. More than one makes a sweep, as several values of a setting do.",
     ),
 }
-INFO: Mapping[str, Setting] = {**FORM_ONLY, **settings()}
+INFO = {**FORM_ONLY, **settings()}
 MAIN = (
     "preset",
     "model.path",

@@ -62,7 +62,7 @@ from grpo_tui.app.tui.widgets.panel import (
 from grpo_tui.app.tui.widgets.panel import Span as Part
 from grpo_tui.experiments.values import GroupView, RolloutView, SearchHit
 
-ORIGIN_NAMES: Mapping[str, str] = {"train": "training", "pinned": "pinned", "eval": "held-out"}
+ORIGIN_NAMES = {"train": "training", "pinned": "pinned", "eval": "held-out"}
 # The heading of what groups are ordered by, in place of the spread.
 ORDER_HEADINGS: Mapping[Order, str] = {
     "surprise": "surp",

@@ -53,7 +53,7 @@ class BrailleCanvas:
     def __init__(self, width: int, height: int) -> None:
         self.width, self.height = width, height
         self.bits = [[0] * width for _ in range(height)]
-        self.colours: list[list[str]] = [[""] * width for _ in range(height)]
+        self.colours = [[""] * width for _ in range(height)]
 
     def bar(self, x: int, top: int, bottom: int, colour: str) -> None:
         """Set the dots at pixels (x, top) to (x, bottom); y counts from the top."""
