@@ -7,23 +7,25 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TextIO
+from typing import Final, TextIO
 
 from grpo_engine import errors
 from grpo_engine.errors import quoted, shortened
 from grpo_tui.app.streams import discard
 from grpo_tui.app.text.safe_text import safe
 
-OK = 0
-FAILED = 1
-USAGE = 2
-NOT_FOUND = 3
-INTERRUPTED = 130
+OK: Final = 0
+FAILED: Final = 1
+USAGE: Final = 2
+NOT_FOUND: Final = 3
+INTERRUPTED: Final = 130
 
-REFUSAL = "GRPO_TUI_REFUSAL"  # a file in which the process that started this one reads the message
+REFUSAL: Final = (
+    "GRPO_TUI_REFUSAL"  # a file in which the process that started this one reads the message
+)
 
-FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-UNUSABLE = FULL | {
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+UNUSABLE: Final = FULL | {
     errno.EACCES,
     errno.EPERM,
     errno.EROFS,
@@ -32,8 +34,8 @@ UNUSABLE = FULL | {
     errno.ENAMETOOLONG,
     errno.ELOOP,
 }
-LONG_WORD = re.compile(r"\S{300,}")
-OURS = frozenset({"grpo_tui", "grpo_engine"})
+LONG_WORD: Final = re.compile(r"\S{300,}")
+OURS: Final = frozenset({"grpo_tui", "grpo_engine"})
 
 
 def is_ours(error: BaseException) -> bool:

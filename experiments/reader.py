@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, cast
 
 from sqlalchemy import ColumnElement, Select, String, func, literal, not_, null, select, type_coerce
@@ -75,6 +76,7 @@ PARENT = RUN.alias("parent")
 GROUP = ROLLOUT_GROUP.c
 OPEN = QUEUE_ITEM.c.state.in_(("queued", "leased"))
 CAN_RETURN = (RUN.c.deleted_at.is_not(None), RUN.c.purging == 0)
+NO_COLUMNS: Mapping[str, Any] = MappingProxyType({})
 
 
 class LazyMetrics(Mapping[str, v.MetricSummary]):
@@ -200,7 +202,7 @@ class StoreReader(Connection):
                     sweep=sweep,
                     sweep_id=sweep_id,
                     metrics=LazyMetrics(dict(metric_rows.get(row.key, ()))),
-                    columns=dict(zip(labels, row, strict=False)),
+                    columns=dict(zip(labels, row, strict=False)) if labels else NO_COLUMNS,
                 )
             )
         return tuple(summaries)

@@ -35,8 +35,8 @@ Status = Literal[
     "unknown",
 ]
 
-ACTIVE = frozenset({"running", "paused", "stalled"})
-ENDED = frozenset({"completed", "stopped", "aborted", "failed", "imported", "lost"})
+ACTIVE: frozenset[str] = frozenset({"running", "paused", "stalled"})
+ENDED: frozenset[str] = frozenset({"completed", "stopped", "aborted", "failed", "imported", "lost"})
 
 
 class Unreadable:

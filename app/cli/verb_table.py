@@ -2,7 +2,7 @@
 
 import tomllib
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
 class Verb(NamedTuple):
@@ -15,10 +15,10 @@ class Verb(NamedTuple):
 
 
 # Nothing of these verbs works without MLX's back end.
-NEEDS_ENGINE = frozenset({"probe", "plan", "train", "resume", "sweep", "eval"})
-TRAINING = frozenset({"train", "resume", "sweep"})
+NEEDS_ENGINE: Final = frozenset({"probe", "plan", "train", "resume", "sweep", "eval"})
+TRAINING: Final = frozenset({"train", "resume", "sweep"})
 _TEXT = files(__package__).joinpath("verbs.toml").read_text(encoding="utf-8")
-VERBS = tuple(
+VERBS: Final = tuple(
     Verb(name, f"grpo_tui.app.cli.verbs.{target}", summary, section)
     for section, rows in tomllib.loads(_TEXT).items()
     for name, (target, summary) in rows.items()

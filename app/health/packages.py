@@ -1,10 +1,11 @@
 """Optional packages: their purpose and how to install them."""
 
 from importlib.metadata import PackageNotFoundError, version
+from typing import Final
 
 from grpo_tui.app.health.checks import Check
 
-OPTIONAL = (
+OPTIONAL: Final = (
     ("reasoning-gym", "tasks", "over a hundred generated tasks, offline"),
     ("math-verify", "tasks", "rewards that compare mathematics, not text"),
     ("pyarrow", "parquet", "data sets in Parquet files"),

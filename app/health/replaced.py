@@ -6,10 +6,11 @@
 import re
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
+from typing import Final
 
 from grpo_tui.app.health.checks import Check
 
-TESTED = {"mlx": "0.32.4", "mlx-lm": "0.32.2", "textual": "8.2.8"}
+TESTED: Final = {"mlx": "0.32.4", "mlx-lm": "0.32.2", "textual": "8.2.8"}
 """As in constraints.txt."""
 
 

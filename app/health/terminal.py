@@ -3,12 +3,13 @@
 import locale
 import shutil
 import sys
+from typing import Final
 
 from rich.console import Console
 
 from grpo_tui.app.health.checks import Check
 
-SMALLEST = (80, 24)
+SMALLEST: Final = (80, 24)
 
 
 def checks() -> list[Check]:

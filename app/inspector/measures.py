@@ -17,7 +17,7 @@ HEAT_NAMES: dict[HeatMode, str] = {
     "entropy": "entropy",
     "clip": "clip state",
 }
-HEAT_MODES = tuple(HEAT_NAMES)
+HEAT_MODES: tuple[HeatMode, ...] = tuple(HEAT_NAMES)
 CLIP_SHADES = {"high": 1.0, "low": -1.0, "ceiling": -1.0, "free": 0.0}
 MIN_SHADE = 0.15  # the least shade of a token that is pushed
 

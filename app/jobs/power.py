@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from math import inf
 from pathlib import Path
+from typing import Final
 
 import psutil
 
@@ -14,7 +15,7 @@ from grpo_engine.events import AlertRaised, Event, warning
 from grpo_engine.platform.spawn import NULL, start
 from grpo_tui.app.text.numbers import seconds
 
-ALLOW_SLEEP = "GRPO_TUI_ALLOW_SLEEP"  # set by `--allow-sleep`, also for detached runs
+ALLOW_SLEEP: Final = "GRPO_TUI_ALLOW_SLEEP"  # set by `--allow-sleep`, also for detached runs
 LOGIND = Path("/run/systemd/seats")
 SLEPT_S, BATTERY_S = 5.0, 60.0  # shortest sleep that is noted; time between checks of the battery
 LOW = 20.0  # percent

@@ -92,7 +92,7 @@ class Bridge:
         assert job.recorder is not None
         self.run, self.name = job.recorder.id, job.name
         log = RunLog(job.folder)
-        failed = []
+        failed: list[ev.RunFailed] = []
 
         def show(event: ev.Event) -> None:
             log.write(event)

@@ -16,7 +16,7 @@ from grpo_tui.app import tui
 from grpo_tui.app.tui.keys import is_bound
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class KeyAction:
     """One action, its keys as shown to people (`↑ k`), and the DOM node it belongs to."""
 

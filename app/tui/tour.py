@@ -14,7 +14,7 @@ from grpo_tui.app.tui.widgets.panel import BarPanel, Line
 from grpo_tui.app.tui.widgets.top_bar import TABS
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Stop:
     """What is to be seen on a screen, and the binding whose key leads on."""
 
@@ -75,7 +75,7 @@ class TourLine(BarPanel):
     """The tour's sentence, below the tabs."""
 
     DEFAULT_CSS = "TourLine { height: 2; }"
-    sentence = reactive("")
+    sentence: reactive[str] = reactive("")
 
     def paint(self, width: int, height: int) -> list[Line]:
         """The sentence, on two lines at most."""

@@ -1,13 +1,11 @@
 """What the values of two choices, signal and trust, do; the maths is in `grpo_engine.maths`.
 
 Code that depends on a choice asks its declaration here and not for its name, so that a new value
-is declared once, in `choices.toml`. Words and formulas are in `app/text/recipe_meanings.toml`.
+is declared once. Words and formulas are in `app/text/recipe_meanings.toml`.
 """
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 
@@ -39,9 +37,28 @@ class TrustRule:
         return not (self.caps or self.fades)
 
 
-_TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-SIGNALS: Mapping[str, SignalRule] = {n: SignalRule(**row) for n, row in _TABLES["signal"].items()}
-TRUSTS: Mapping[str, TrustRule] = {n: TrustRule(**row) for n, row in _TABLES["trust"].items()}
-# Functions of the user
-CUSTOM_SIGNAL = SignalRule(compares="completions")
-CUSTOM_TRUST = TrustRule(fades=True, per_token=True)
+_OF_GROUP = SignalRule(compares="completions")
+SIGNALS: Mapping[str, SignalRule] = {
+    "return": SignalRule(),
+    "minus_batch_mean": SignalRule(),
+    "group_mean": _OF_GROUP,
+    "group_standard": _OF_GROUP,
+    "leave_one_out": _OF_GROUP,
+    "batch_standard": _OF_GROUP,
+    "group_sign": _OF_GROUP,
+    "process": SignalRule(compares="steps", per_token=True),
+    "gae": SignalRule(per_token=True, has_critic=True),
+    "none": SignalRule(reads_rewards=False),
+    "demonstration": SignalRule(reads_rewards=False, demonstrates=True),
+}
+CUSTOM_SIGNAL = _OF_GROUP  # a function of the user
+
+TRUSTS: Mapping[str, TrustRule] = {
+    "none": TrustRule(),
+    "clip": TrustRule(stops_at="bounds"),
+    "cispo": TrustRule(caps=True, per_token=True),
+    "sapo": TrustRule(fades=True),
+    "vespo": TrustRule(fades=True, per_token=True, weighs_completions=True),
+    "target": TrustRule(stops_at="targets", per_token=True),
+}
+CUSTOM_TRUST = TrustRule(fades=True, per_token=True)  # a function of the user

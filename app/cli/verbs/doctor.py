@@ -1,6 +1,7 @@
 """`grpo-tui doctor`: report this machine's capabilities and speed, and remedies for problems."""
 
 from collections.abc import Sequence
+from typing import Final
 
 import typer
 
@@ -18,12 +19,12 @@ from grpo_tui.app.cli.params import Json
 from grpo_tui.app.health.checks import Check
 from grpo_tui.app.text.safe_text import safe
 
-MARKS = {
+MARKS: Final = {
     "fine": ("✓", GREEN),
     "warning": ("!", YELLOW),
     "stops a run": ("✗", RED),
 }
-IN_ASCII = str.maketrans("✓✗→", " X>")
+IN_ASCII: Final = str.maketrans("✓✗→", " X>")
 
 
 def doctor(as_json: Json = False) -> None:

@@ -24,7 +24,7 @@ NOTE_LINES = 3  # below the list
 FRAME_ROWS = 5  # border, hint, field, and a line above the details
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PickerItem:
     """One line of the list."""
 
@@ -47,7 +47,7 @@ def metric_items(keys: Iterable[str]) -> list[PickerItem]:
     ]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PickerResult:
     """The highlighted item, and the marked ones in the order of marking."""
 

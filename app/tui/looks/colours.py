@@ -38,7 +38,7 @@ def contrast(one: int, other: int) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Palette:
     """The colour of each kind of mark, as xterm-256 numbers; palettes.toml has their names."""
 
@@ -67,7 +67,7 @@ def push_colour(value: float | None, largest: float = 1.5, ramp: str = "push") -
 
 
 LOOKS = tomllib.loads(files(__package__).joinpath("palettes.toml").read_text(encoding="utf-8"))
-PALETTES = {
+PALETTES: dict[str, Palette] = {
     name: Palette(name, {**LOOKS["palettes"][DARK], **colours})
     for name, colours in LOOKS["palettes"].items()
 }

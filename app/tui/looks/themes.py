@@ -20,4 +20,4 @@ def theme_of(palette: Palette) -> Theme:
     )
 
 
-THEMES = tuple(theme_of(palette) for palette in PALETTES.values())
+THEMES: tuple[Theme, ...] = tuple(theme_of(palette) for palette in PALETTES.values())

@@ -36,7 +36,7 @@ T = TypeVar("T")
 NARROW, SHORT, WIDE = 110, 30, 160
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Entry:
     """Something that the palette finds by its name, by other words, or by its help."""
 

@@ -10,7 +10,7 @@ CONTROLS = frozenset(("pause", "checkpoint", "stop"))
 CONTINUE_KEY = {"pause": "continue"}  # the pause key's label while the run is paused
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ControlledRun:
     """The run that the keys act on."""
 

@@ -37,7 +37,7 @@ class KeyBar(BarPanel):
     hidden: reactive[frozenset[str]] = reactive(frozenset)
     renamed: reactive[Mapping[str, str]] = reactive(dict)  # descriptions by action
 
-    leads = reactive("")  # the hint of esc, if it has one
+    leads: reactive[str] = reactive("")  # the hint of esc, if it has one
 
     def on_mount(self) -> None:
         """Update with the focus."""
@@ -54,7 +54,7 @@ class KeyBar(BarPanel):
         """
         typing = isinstance(self.screen.focused, Input | TextArea)
         leads = "leave field" if typing else self.leads
-        hints = {"": ("esc", leads, "escape")} if leads else {}
+        hints: dict[str, Hint] = {"": ("esc", leads, "escape")} if leads else {}
         for active in self.bindings:
             binding = active.binding
             typed = typing and _is_typed(binding.key)

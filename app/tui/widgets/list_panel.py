@@ -23,7 +23,7 @@ class ListPanel(Panel):
 
         item: int
 
-    cursor = reactive(0)
+    cursor: reactive[int] = reactive(0)
 
     def __init__(self, title: str, **kwargs: Any) -> None:
         super().__init__(title, **kwargs)

@@ -14,7 +14,7 @@ from grpo_tui.app.tui.widgets.panel import Line, Panel
 
 def strip_of_titles(titles: Mapping[str, str], current: str) -> Line:
     """The titles by their names, the current one marked."""
-    line = []
+    line: Line = []
     for name, title in titles.items():
         if name == current:
             line += [("▌", "accent"), (title, "bold headline"), ("▐", "accent")]

@@ -47,8 +47,8 @@ class TopBar(BarPanel):
         mode: str
 
     snapshot: reactive[Snapshot] = reactive(Snapshot, always_update=True)
-    active = reactive("")
-    mark = reactive("")
+    active: reactive[str] = reactive("")
+    mark: reactive[str] = reactive("")
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - the base class has it
         """Tabs on the left, then the run, its alerts and its step on the right."""

@@ -17,7 +17,7 @@ MAX_LINES = 20
 
 def content_of(part: HelpPart, width: int) -> Content:
     """A part as escaped text; what follows highlighted words is in a column of its own."""
-    pieces = [Content.styled(safe(part.heading), "bold $headline"), Content("\n")]
+    pieces: list[Content] = [Content.styled(safe(part.heading), "bold $headline"), Content("\n")]
     column = max((cell_len(safe(name)) + 2 for name, _ in part.paragraphs if name), default=0)
     for name, text in part.paragraphs:
         indent = column if name else 0

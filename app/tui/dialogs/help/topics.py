@@ -5,13 +5,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 
-from grpo_engine.metrics import METRICS, spec
+from grpo_engine.metrics import METRICS, MetricSpec, spec
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.text.numbers import with_unit
 from grpo_tui.experiments.values import AlertView
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class HelpPart:
     """A heading and its paragraphs; a paragraph may begin with a highlighted word."""
 
@@ -53,7 +53,7 @@ DIRECTIONS = {"up": "Higher is better.", "down": "Lower is better.", "none": ""}
 
 def metric_part(name: str, snapshot: Snapshot | None = None) -> HelpPart:
     """Describe a metric: its meaning, better direction, guide lines and current value."""
-    metric = spec(name)
+    metric: MetricSpec = spec(name)
     paragraphs = [("", metric.help)]
     if DIRECTIONS[metric.direction]:
         paragraphs.append(("", DIRECTIONS[metric.direction]))

@@ -66,7 +66,7 @@ def common_end(runs: Sequence[RunSummary], axis: str) -> float:
     return min((end for run in runs if (end := end_of(run, axis)) > 0), default=0.0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Marker:
     """The mark and colour that identify a run; the mark alone is enough."""
 
@@ -79,7 +79,7 @@ class Marker:
         return self.mark, f"bold {self.colour}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Prompt:
     """An example that at least one of the runs has answered."""
 
@@ -89,7 +89,7 @@ class Prompt:
     origin: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PromptCompletions:
     """Each run's answers to one prompt, up to a position on the axis."""
 
@@ -97,7 +97,7 @@ class PromptCompletions:
     groups: dict[str, GroupView | None]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompareView:
     """The screen's state; every change returns a new one."""
 
@@ -388,7 +388,7 @@ def load_completions(
     reader: StoreReader, runs: Sequence[RunSummary], prompt: Prompt, axis: str, at: float
 ) -> PromptCompletions:
     """Return each run's latest answers to a prompt, up to a position on the axis."""
-    groups = {}
+    groups: dict[str, GroupView | None] = {}
     for run in runs:
         step = max(0, reader.step_within(run.key, AMOUNTS[axis], at))
         groups[run.id] = reader.last_group(run.key, prompt.example_key, step)

@@ -1,6 +1,6 @@
 """Completes what is typed into a setting: names and paths."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from grpo_engine.policy.embedded import EMBEDDED
 from grpo_engine.rewards.builtins import BUILT_IN
 from grpo_engine.tasks.base import BUILT_IN as TASKS
 
-NAMES = {
+NAMES: Mapping[str, tuple[str, ...]] = {
     "model.path": tuple(EMBEDDED),
     "task.name": (*TASKS, "reasoning-gym:"),
     "task.chat_template": ("plain",),
@@ -19,7 +19,7 @@ NAMES = {
     "record.trackers": settings()["record.trackers"].choices,
 }
 # The endings of the files that a setting reads; folders are always offered.
-ENDINGS = {
+ENDINGS: Mapping[str, tuple[str, ...]] = {
     "model.path": (".gguf",),
     "task.name": (".jsonl", ".json", ".csv", ".parquet", ".py"),
     "task.chat_template": (".jinja", ".j2", ".txt"),

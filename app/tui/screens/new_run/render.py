@@ -116,10 +116,10 @@ def _status(view: NewRunView) -> tuple[str, str, str]:
 
 def form_blocks(view: NewRunView, width: int) -> list[list[Line]]:
     """The lines of each row of the form; the first one of a section is below its heading."""
-    blocks = []
+    blocks: list[list[Line]] = []
     section = "main"
     for row in view.rows:
-        block = []
+        block: list[Line] = []
         if row.section != section:
             section = row.section
             block.append(ruled([(f" {section} ", "bold label")], width))
@@ -506,7 +506,7 @@ class FormPage(NamedTuple):
     enter: str = ""
 
 
-PAGE = {
+PAGE: Mapping[str, FormPage] = {
     "cost": FormPage("cost", cost_lines),
     "recipe": FormPage("recipe", recipe_lines, f"setting:{RECIPE}", "choose recipe…"),
     "prompts": FormPage("prompts", prompt_lines, "setting:task.name"),

@@ -548,7 +548,7 @@ class NewRunScreen(WorkbenchScreen):
             ("ready", "trying the rewards…"),
         ):
             self.update(activity=activity)
-            result = {method: await self._request(method, config, online)}
+            result: dict[str, Any] = {method: await self._request(method, config, online)}
             if method != "ready" or self.view.form is form:
                 self.update(**result)
             if method == "examples":

@@ -39,7 +39,7 @@ from grpo_tui.experiments.values import RunSummary
 RECIPE, PRESET, SEEDS = "algorithm.recipe", "preset", "seeds"
 MAX_SWEEP = 256  # runs
 # Lines of the form that are no settings of a run.
-FORM_ONLY = {
+FORM_ONLY: Mapping[str, Setting] = {
     PRESET: Setting(
         path=PRESET,
         annotation=str,
@@ -56,7 +56,7 @@ FORM_ONLY = {
         "`seed`. More than one makes a sweep, as several values of a setting do.",
     ),
 }
-INFO = {**FORM_ONLY, **settings()}
+INFO: Mapping[str, Setting] = {**FORM_ONLY, **settings()}
 MAIN = (
     "preset",
     "model.path",
@@ -76,7 +76,7 @@ MAIN = (
 # -- the form -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FormField:
     """One line of the form, and the section that lists it."""
 
@@ -109,7 +109,7 @@ def can_sweep(info: Setting) -> bool:
     return bool(is_value) and not info.is_list and info.path not in FORM_ONLY
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
     """What a form starts from."""
 
@@ -299,7 +299,7 @@ TIMELESS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
     """What a run will cost; None if unknown."""
 

@@ -62,7 +62,7 @@ from grpo_tui.app.tui.widgets.panel import (
 from grpo_tui.app.tui.widgets.panel import Span as Part
 from grpo_tui.experiments.values import GroupView, RolloutView, SearchHit
 
-ORIGIN_NAMES = {"train": "training", "pinned": "pinned", "eval": "held-out"}
+ORIGIN_NAMES: Mapping[str, str] = {"train": "training", "pinned": "pinned", "eval": "held-out"}
 # The heading of what groups are ordered by, in place of the spread.
 ORDER_HEADINGS: Mapping[Order, str] = {
     "surprise": "surp",
@@ -223,7 +223,7 @@ def bars(shades: Values, pieces: TokenLine, stopped: Container[int] = ()) -> Lin
 
     Those whose push a bound has `stopped` are underlined.
     """
-    line = []
+    line: Line = []
     for piece in pieces:
         shade = shades[piece.token] if piece.token < len(shades) else None
         if shade is None:
@@ -238,7 +238,7 @@ def bars(shades: Values, pieces: TokenLine, stopped: Container[int] = ()) -> Lin
 # -- an answer's text ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TextRow:
     """A line of an answer: tokens, or a note; `token` is its first one, or the next."""
 
@@ -287,7 +287,7 @@ def row_lines(completion: RolloutTokens, token: int, row: TextRow, shades: Value
     """A line of tokens, clipped ones underlined, with their bars if there are any; or a note."""
     if not row.pieces:
         return [row.note]
-    line = []
+    line: Line = []
     for piece in row.pieces:
         current = piece.token == token
         losses = completion.losses[piece.token : piece.token + 1]
@@ -299,7 +299,7 @@ def row_lines(completion: RolloutTokens, token: int, row: TextRow, shades: Value
 
 def dialogue_rows(completion: RolloutTokens, width: int) -> list[TextRow]:
     """The lines of a dialogue, turn by turn."""
-    rows = []
+    rows: list[TextRow] = []
     spans = completion.rollout.spans
     count = 1 + max(span.turn for span in spans)
     parts = messages(completion.rollout.text, spans)
@@ -356,7 +356,7 @@ def _reply_lines(message: Message, span: Span, width: int) -> list[Line]:
 
 def diff_lines(changes: Sequence[TextChange], width: int) -> list[Line]:
     """Two answers as one text: removed words in [−…], added ones in [+…], in the push colours."""
-    styles = {
+    styles: dict[str, Part] = {
         "same": ("{}", "text"),
         "removed": ("[−{}]", "push.0"),
         "added": ("[+{}]", "bold push.6"),
@@ -383,7 +383,7 @@ def token_lines(completion: RolloutTokens, token: int, run: RunInfo, width: int)
     title = f"← token {number} of {len(row.model_positions)} “{text or EMPTY_SIGN}” →"
     lines = [[(clip(title, width), "headline")]]
     lines.append(probability_line(completion, token, width))
-    texts = []
+    texts: list[tuple[str, str]] = []
     if completion.losses:
         loss = completion.losses[token]
         lines.append(_ratio_line(loss))

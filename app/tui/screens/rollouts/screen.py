@@ -174,7 +174,7 @@ class CompletionPanel(RolloutsPanel):
             reason = "this prompt has no earlier answer to compare with"
         head += paragraph(reason, width, 3, "label")
         self._text_top = len(head)
-        foot = [[("" if detail else "reading the token numbers", "label")]]
+        foot: list[Line] = [[("" if detail else "reading the token numbers", "label")]]
         if completion.row is not None and completion.row.ids:
             foot = render.token_lines(completion, view.token, step.run, width)
         space = height - len(head) - 1

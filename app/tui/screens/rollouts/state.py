@@ -52,7 +52,7 @@ LONG_THINKING = 512  # tokens; an answer after longer thinking is read from its 
 SLICE = 8  # pages of texts that a search reads at a time
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunInfo:
     """The run's settings that the screen needs."""
 
@@ -64,7 +64,7 @@ class RunInfo:
     unreadable: str = ""  # why the recipe is not the run's
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupList:
     """A step's groups of one origin, and the steps that have groups."""
 
@@ -85,7 +85,7 @@ def nearest_step(steps: Sequence[int], step: float, by: int = 0) -> int:
     return steps[clamped(bisect_right(steps, step) - 1 + by, len(steps))] if steps else 0
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutTokens:
     """One answer with its token numbers, as far as they were recorded."""
 
@@ -112,7 +112,7 @@ class RolloutTokens:
         return row.model_positions if row is not None and len(row.ids) == count else range(count)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GroupDetail:
     """One group: its answers' token numbers, and its prompt's history."""
 
@@ -275,7 +275,7 @@ def load_highlights(
 
     The step is this one, or the one `by` steps from it.
     """
-    result = []
+    result: list[Highlight] = []
     if by:
         step = load_step(reader, step.run, step.step, step.origin, by)
     for group in step.groups:
@@ -291,7 +291,7 @@ def load_highlights(
     return step, tuple(result)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
     """What a search of a run has matched so far, newest first; at most MAX_HITS."""
 
@@ -318,7 +318,7 @@ def _prompt_of(group: GroupView) -> tuple[str, str, bool]:
     return group.origin, group.prompt_hash, is_greedy(group)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutsView:
     """The screen's state; every change returns a new one."""
 

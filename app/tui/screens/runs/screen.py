@@ -88,7 +88,7 @@ class RunsTable(RunsViewPanel):
 
         key: str
 
-    now = reactive(0)  # in seconds, for the ages
+    now: reactive[int] = reactive(0)  # in seconds, for the ages
 
     def copy_text(self) -> str:
         """Return the run's id and name."""

@@ -28,7 +28,7 @@ COMPARED_RUNS = 500  # runs among which differing settings are looked for
 METRICS = ("reward", "kl", "eval/accuracy", "eval/greedy/accuracy")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
     """One run at a glance."""
 
@@ -39,7 +39,7 @@ class Preview:
     post_mortem: PostMortem | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TableRow:
     """A line of the table: a run, or a group's heading with the number of its runs.
 
@@ -53,7 +53,7 @@ class TableRow:
     folded: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunsView:
     """The screen's state; every change returns a new one."""
 

@@ -344,7 +344,7 @@ class PhaseBar(WatchPanel, BarPanel, can_focus=False):
 
     DEFAULT_CSS = "PhaseBar { height: 1; }"
 
-    now = reactive(0.0)
+    now: reactive[float] = reactive(0.0)
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - the base class has it
         return [render.phase_line(self.snapshot, self.now, width)]

@@ -114,7 +114,7 @@ def spent_in(snapshot: Snapshot) -> dict[str, float]:
 # -- charts -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Chart:
     """One chart: its metrics, and the colours of their curves."""
 

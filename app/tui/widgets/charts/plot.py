@@ -30,7 +30,7 @@ Guide = tuple[float, Sequence[str]]
 """A value, and the words of its line, of which the first that fit are used."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Curve:
     """A trace with its colour; the range of its values is below all lines, in its own colour."""
 
@@ -53,7 +53,7 @@ class BrailleCanvas:
     def __init__(self, width: int, height: int) -> None:
         self.width, self.height = width, height
         self.bits = [[0] * width for _ in range(height)]
-        self.colours = [[""] * width for _ in range(height)]
+        self.colours: list[list[str]] = [[""] * width for _ in range(height)]
 
     def bar(self, x: int, top: int, bottom: int, colour: str) -> None:
         """Set the dots at pixels (x, top) to (x, bottom); y counts from the top."""
@@ -65,7 +65,7 @@ class BrailleCanvas:
 
     def line(self, points: Iterable[Dot | None], colour: str) -> None:
         """Join pixels by straight lines; None is a gap."""
-        previous = None
+        previous: Dot | None = None
         for point in points:
             if point is not None:
                 self._stroke(previous or point, point, colour)
@@ -121,7 +121,7 @@ def plot(
     for value, texts in guides:
         if scale.low < value <= scale.high:
             _lay_guide(rows[scale.dot(value, tall) >> 2], texts)
-    marked = set()
+    marked: set[Dot] = set()
     for turn, (curve, path) in enumerate(zip(curves, paths, strict=True)):
         for x, y in _marks(path, curve, turn, len(curves)):
             if (x, y) not in marked:
@@ -191,7 +191,7 @@ def axis_line(last: str, width: int) -> Line:
 # -- title --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Readout:
     """A curve's value, its name, and details of it, the longest first."""
 

@@ -87,7 +87,7 @@ def _chart(view: LabView, measure: int, width: int, height: int) -> list[Line]:
     title, unit = MEASURES[measure]
     first, last = view.steps[0], view.steps[-1]
     wide = width - LABELS
-    curves = []
+    curves: list[Curve] = []
     for index, recipe in enumerate((view.base, view.recipe)):
         values = {
             step: value
@@ -136,7 +136,7 @@ def token_lines(view: LabView, width: int) -> list[Line]:
     arrays = [view.outcomes[recipe].arrays for recipe in (view.base, view.recipe)]
     scaled = shades("push", [of["gradient"][at].tolist() for of in arrays])
     replies = view.rows[view.rollouts[at]].reply_positions
-    lines = []
+    lines: list[Line] = []
     for part in lay_out(view.texts, max(2, width - 6)):
         lines.append([(" " * 6, "")])
         lines[-1] += [(p.text, "label" if p.token in replies else "text") for p in part]

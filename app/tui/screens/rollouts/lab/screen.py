@@ -51,7 +51,7 @@ class LabPanel(Panel):
 class LabSettingsPanel(LabPanel):
     """The settings that can be changed."""
 
-    selected = reactive(NAMES.index("beta"))
+    selected: reactive[int] = reactive(NAMES.index("beta"))
 
     @property
     def setting(self) -> str:

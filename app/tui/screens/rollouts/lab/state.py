@@ -78,7 +78,7 @@ class Study:
         return outcome_of(self._packed[step], recipe, base, by_token=selected)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LabView:
     """The lab's state; every change returns a new one."""
 
