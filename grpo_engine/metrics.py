@@ -1,4 +1,4 @@
-"""Descriptions of all metrics: of `metrics.toml`, and by patterns of `metric_families.toml`."""
+"""Descriptions of all metrics: those of `metrics.toml`, and of what users' code measures."""
 
 import math
 import re
@@ -39,13 +39,6 @@ METRICS = {
     name: MetricSpec(name, **fields | {"guides": tuple(fields.get("guides", ()))})
     for name, fields in _DESCRIBED.items()
 }
-
-_FAMILIES = [
-    (re.compile(row.pop("pattern"), re.DOTALL), row)
-    for row in tomllib.loads(
-        Path(__file__).with_name("metric_families.toml").read_text(encoding="utf-8")
-    )["family"]
-]
 
 
 def time_of(phase: str) -> str:
@@ -103,40 +96,125 @@ def spec(name: str) -> MetricSpec:
     """Describe a metric; names that contain a reward function's name are matched by pattern."""
     if name in METRICS:
         return METRICS[name]
-    if (derived := _derived(name)) is not None:
-        return derived
-    match, row = next((m, row) for pattern, row in _FAMILIES if (m := pattern.fullmatch(name)))
-    texts = {key: row[key].format(**match.groupdict("")) for key in ("label", "help")}
-    return MetricSpec(name, **{**row, **texts})
-
-
-def _derived(name: str) -> MetricSpec | None:
-    """What describes a metric that is another one of some answers; None for any other."""
     head, _, leaf = name.partition("/")
-    mode, _, metric = leaf.partition("/")
-    if head == "sampled":
-        base = spec(leaf)
-        text = (
-            f"As {base.label}, over all answers that were sampled. Dynamic sampling keeps only "
-            "groups whose answers differ."
-        )
-        return MetricSpec(name, f"{base.label}, all sampled", text, base.direction, best=base.best)
-    if head == "eval" and (count := re.search(r"/(scored|failed)(?=/)", name)):
+    match head:
+        case "env":
+            return MetricSpec(
+                name,
+                leaf,
+                f"{leaf}, as the environments told it at the end of their episodes. It is the mean "
+                "over answers.",
+            )
+        case "judge":
+            return MetricSpec(
+                name,
+                leaf,
+                f"{leaf} of the judge: calls, failures, replies that were known, or the cost. It "
+                "is the total since the run was started or resumed.",
+            )
+        case "rewards":
+            return _reward_spec(name, leaf)
+        case "sampled":
+            base = spec(leaf)
+            return MetricSpec(
+                name,
+                f"{base.label}, all sampled",
+                f"As {base.label}, over all answers that were sampled. Dynamic sampling keeps only "
+                "groups whose answers differ.",
+                base.direction,
+                best=base.best,
+            )
+        case "eval":
+            return _held_out_spec(name, leaf)
+    if task := _BY_TASK.fullmatch(name):
+        return _task_spec(name, task["task"], task["metric"])
+    return MetricSpec(
+        name,
+        name,
+        f"{name}, logged by a reward function or a newer engine. It has no description of its own.",
+    )
+
+
+def _held_out_spec(name: str, leaf: str) -> MetricSpec:
+    if count := re.search(r"/(scored|failed)(?=/)", name):
         label = spec(name.replace(count[0], "", 1)).label
         role = "that it is the mean of" if count[1] == "scored" else "on which the function failed"
         text = f"Held-out answers {role}. The setting rewards.on_failure decides about failures."
         return MetricSpec(name, f"{label}: {count[1]}", text, unit="answers")
-    if head == "eval" and mode == "greedy":
+    mode, _, metric = leaf.partition("/")
+    if mode == "greedy":
         base = spec(f"eval/{metric}")
         return replace(base, name=name, label=f"{base.label.removesuffix(', sampled')}, greedy")
     task, _, last = metric.rpartition("/")
-    base_name = f"eval/{last}" if head == "eval" and mode == "task" else ""
-    if (match := _BY_TASK.fullmatch(name)) and match["metric"] != "groups":
-        task, base_name = match["task"], match["metric"]
-    if not base_name:
-        return None
-    base = spec(base_name)
-    return replace(base, name=name, label=f"{task}: {base.label}")
+    if mode == "task":
+        base = spec(f"eval/{last}")
+        return replace(base, name=name, label=f"{task}: {base.label}")
+    match leaf.rpartition("/")[2]:
+        case "truncated":
+            return MetricSpec(
+                name,
+                "held-out truncated, sampled",
+                "Share of held-out answers that were cut at the longest length. A cut answer "
+                "rarely contains its result.",
+                "down",
+                "share",
+            )
+        case "mean_length":
+            return MetricSpec(
+                name,
+                "held-out length, sampled",
+                "Mean length of held-out answers. Longer is neither better nor worse by itself.",
+                unit="tokens",
+            )
+    return MetricSpec(
+        name,
+        f"held-out {leaf}, sampled",
+        f"{leaf} on held-out problems. It is measured without training on them.",
+        "up",
+        best=True,
+    )
+
+
+def _task_spec(name: str, task: str, metric: str) -> MetricSpec:
+    if metric != "groups":
+        base = spec(metric)
+        return replace(base, name=name, label=f"{task}: {base.label}")
+    return MetricSpec(
+        name,
+        f"{task}: groups",
+        f"Prompts of task {task} in this step, those that were replaced included. Its weight "
+        "decides how many.",
+        unit="groups",
+    )
+
+
+def _reward_spec(name: str, leaf: str) -> MetricSpec:
+    function, _, statistic = leaf.rpartition("/")
+    if statistic == "failed":
+        return MetricSpec(
+            name,
+            f"{function} failures",
+            f"Answers of this step on which {function} failed: an exception, a time-out, no score "
+            "by a judge. What becomes of them is the setting rewards.on_failure.",
+            "down",
+            "answers",
+        )
+    if statistic == "std":
+        return MetricSpec(
+            name,
+            f"{function} spread",
+            f"Standard deviation of {function} over this step's answers. At 0 the function scores "
+            "all answers the same.",
+        )
+    return MetricSpec(
+        name,
+        function or leaf,
+        f"Mean of {function or leaf} over this step's answers. Answers it does not apply to are "
+        "left out.",
+        "up",
+        also="reward function, score",
+        best=True,
+    )
 
 
 def natural_range(name: str) -> tuple[float, float]:

@@ -2,15 +2,13 @@
 
 The choices are signal, ratio, trust, anchor, weight and reuse. Each setting is declared once, as a
 field of `Recipe`: what a paper fixes is an option, for `algorithm.options`. `RECIPES` holds the
-algorithms that ship, from `recipes.toml`. `recipe` changes single settings and refuses those that
-exclude each other. The computation is in `grpo_engine.maths`.
+algorithms that ship. `recipe` changes single settings and refuses those that exclude each other.
+The computation is in `grpo_engine.maths`.
 """
 
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache, partial
-from pathlib import Path
 from typing import Any, Literal
 
 from grpo_engine import names
@@ -646,8 +644,44 @@ def _of_package(name: str) -> Recipe:
     return replace(result, name=name)
 
 
-_ROWS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-RECIPES: dict[str, Recipe] = {name: Recipe(name=name, **row) for name, row in _ROWS.items()}
+_NO_ANCHOR: dict[str, Any] = {"anchor": "none", "beta": 0.0}
+_NO_TRUST: dict[str, Any] = {"trust": "none", "weight": "per_completion", **_NO_ANCHOR}
+
+RECIPES: dict[str, Recipe] = {
+    recipe.name: recipe
+    for recipe in (
+        Recipe(name="reinforce", signal="return", ratio="none", **_NO_TRUST),
+        Recipe(name="reinforce-baseline", signal="minus_batch_mean", ratio="none", **_NO_TRUST),
+        Recipe(name="off-policy", signal="minus_batch_mean", passes=4, **_NO_TRUST),
+        Recipe(name="grpo"),
+        Recipe(name="grpo-iterative", ref_refresh_every=50),
+        Recipe(name="grpo-process", signal="process"),
+        Recipe(name="grpo-sequence", std="population", signal_eps=1e-8, ratio="sequence_sum",
+               beta=0.01, anchor_level="sequence", sampler_sync_every=10),
+        Recipe(name="dr-grpo", signal="group_mean", weight="constant", **_NO_ANCHOR),
+        Recipe(name="dapo", clip_high=0.28, weight="per_token", minibatches=4, refill_rounds=4,
+               overlong_buffer=0.2, **_NO_ANCHOR),
+        Recipe(name="gspo", ratio="sequence_mean", clip_low=3e-4, clip_high=4e-4, minibatches=4,
+               **_NO_ANCHOR),
+        Recipe(name="luspo", ratio="sequence_mean", clip_low=2e-3, clip_high=2.5e-3,
+               weight="per_completion", minibatches=4, **_NO_ANCHOR),
+        Recipe(name="cispo", trust="cispo", weight="per_token", **_NO_ANCHOR),
+        Recipe(name="sapo", trust="sapo", **_NO_ANCHOR),
+        Recipe(name="vespo", ratio="sequence_sum", trust="vespo", weight="per_token", minibatches=4,
+               **_NO_ANCHOR),
+        Recipe(name="bnpo", weight="per_batch_token", **_NO_ANCHOR),
+        Recipe(name="rloo", signal="leave_one_out", ratio="sequence_sum", anchor="k1", beta=0.05,
+               anchor_place="reward"),
+        Recipe(name="how-much", signal="group_sign", trust="target", weight="sum", passes=8,
+               stop="target", **_NO_ANCHOR),
+        Recipe(name="ppo", signal="gae", anchor="k1", beta=0.05, anchor_place="reward",
+               weight="per_token", passes=4),
+        Recipe(name="distill", signal="none", teacher_weight=1.0, clip_low=0.4, clip_high=0.4,
+               weight="per_token", passes=4, minibatches=8, **_NO_ANCHOR),
+        Recipe(name="sft", signal="demonstration", ratio="none",
+               **{**_NO_TRUST, "weight": "per_token"}),
+    )
+}  # fmt: skip
 
 
 @cache

@@ -18,7 +18,6 @@ from grpo_engine.config.safe_json import parse_json, read_text
 from grpo_engine.config.safe_yaml import parse_yaml
 from grpo_engine.config.trl_names import (
     DEFAULTS,
-    LOSSES,
     NO_CAP,
     PLAIN,
     REWARDS,
@@ -123,6 +122,19 @@ def _number(value: Any) -> Any:
         return float(value) if isinstance(value, str) else value
     except ValueError:
         return value
+
+
+# the recipe of a loss, with its rules of trust and weight
+LOSSES = {
+    "grpo": ("grpo", "clip", "per_sequence"),
+    "dapo": ("grpo", "clip", "per_token"),
+    "dr_grpo": ("dr-grpo", "clip", "constant"),
+    "bnpo": ("bnpo", "clip", "per_batch_token"),
+    "cispo": ("cispo", "cispo", "per_token"),
+    "sapo": ("sapo", "sapo", "per_sequence"),
+    "luspo": ("luspo", "clip", "per_completion"),
+    "vespo": ("vespo", "vespo", "per_token"),
+}
 
 
 def _algorithm(values: Tree, notes: list[str]) -> Tree:

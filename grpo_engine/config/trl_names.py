@@ -11,7 +11,6 @@ PLAIN, SCHEDULES, SAMPLING, REWARDS, UNLIKE = (
     dict[str, str](_TABLES[name])
     for name in ("plain", "schedules", "sampling", "rewards", "unlike")
 )
-LOSSES: Final[Mapping[str, tuple[str, str, str]]] = _TABLES["losses"]
 # why a setting has no equivalent and needs none
 UNNEEDED = {name: reason for reason, names in _TABLES["unneeded"].items() for name in names}
 TRANSLATED: Final = frozenset({*DEFAULTS, *_TABLES["aliases"], *PLAIN})
