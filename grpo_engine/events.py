@@ -9,8 +9,10 @@ import sys
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, Union
+
+from grpo_engine.frozen import frozen
 
 Phase = Literal["load", "generate", "score", "logprobs", "update", "evaluate", "checkpoint"]
 Origin = Literal["train", "eval", "pinned"]
@@ -25,7 +27,7 @@ def sparse() -> Any:
     return field(default=(), metadata={"sparse": True})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RewardValue:
     """One reward function's score of one completion; `value` is None where it does not apply.
 
@@ -80,7 +82,7 @@ def total_reward(values: Iterable[float | None], weights: Iterable[float]) -> fl
     return total if abs(total) > rounding else 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Span:
     """Consecutive tokens of one author: the model's in a turn, or the environment's reply to it.
 
@@ -110,7 +112,7 @@ def model_tokens(ids: Sequence[int], spans: Iterable[Span]) -> int:
     return len(ids) - sum(span.length for span in spans if span.kind == "environment")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Rollout:
     """One scored rollout: its ids as sampled, its text for people, and its rewards.
 
@@ -134,7 +136,7 @@ class Rollout:
         return ", ".join(reward.name for reward in self.rewards if reward.failed)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Group:
     """The rollouts of one prompt, which are compared with each other."""
 
@@ -160,7 +162,7 @@ class Group:
         } == {(1.0, None, ())}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class UpdateTotals:
     """What an update divides by and compares with, for the completions of one micro-batch."""
 
@@ -174,7 +176,7 @@ class UpdateTotals:
     updated_tokens: int | None = None  # tokens at or above it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TokenNumbers:
     """The numbers of one completion's tokens; every non-empty tuple is as long as its ids.
 
@@ -202,7 +204,7 @@ class TokenNumbers:
     kl: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RowDelta:
     """What one row of the decoding batch gained since the last progress event.
 
@@ -219,7 +221,7 @@ class RowDelta:
     waits: bool = field(default=False, metadata={"sparse": True})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PromptStarted:
     """A prompt whose answers are sampled."""
 
@@ -230,7 +232,7 @@ class PromptStarted:
     rows: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class EvaluationSample:
     """One held-out problem in one evaluation, with the number of right samples.
 
@@ -245,7 +247,7 @@ class EvaluationSample:
     scored: Mapping[str, float] = field(default_factory=dict, metadata={"sparse": True})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RunStarted:
     """A run began or was resumed; `step` is the last finished step."""
 
@@ -260,7 +262,7 @@ class RunStarted:
     recipe: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class FunctionsLoaded:
     """Choices of the recipe are functions of the user; `sources` by choice, as they are now."""
 
@@ -268,7 +270,7 @@ class FunctionsLoaded:
     sources: Mapping[str, Mapping[str, Any]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ModelLoaded:
     """The policy was loaded."""
 
@@ -282,7 +284,7 @@ class ModelLoaded:
     settled: Mapping[str, Any] = field(default_factory=dict)  # settings decided at load, by path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PhaseStarted:
     """The step entered a phase; `total` is its amount of work, 0 if unknown."""
 
@@ -292,7 +294,7 @@ class PhaseStarted:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PhaseAdvanced:
     """`done` of the phase's total are finished."""
 
@@ -302,7 +304,7 @@ class PhaseAdvanced:
     total: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PromptsStarted:
     """Decoding of these prompts began; their rows follow in `RolloutsAdvanced`."""
 
@@ -310,7 +312,7 @@ class PromptsStarted:
     prompts: tuple[PromptStarted, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RolloutsAdvanced:
     """Rows of the decoding batch grew; `tokens` and `finished` are totals of this phase."""
 
@@ -322,7 +324,7 @@ class RolloutsAdvanced:
     tokens_per_second: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GroupScored:
     """The rewards and advantages of a group were computed."""
 
@@ -330,7 +332,7 @@ class GroupScored:
     group: Group
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TokensScored:
     """The token numbers of a group are final for this step."""
 
@@ -340,7 +342,7 @@ class TokensScored:
     numbers: tuple[TokenNumbers, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PassFinished:
     """One optimiser update of the step: pass `index` (1-based) over minibatch `minibatch`."""
 
@@ -356,7 +358,7 @@ class PassFinished:
     stop_reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StepFinished:
     """The step is complete: all metrics, and total tokens and seconds so far."""
 
@@ -366,7 +368,7 @@ class StepFinished:
     elapsed: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StepSkipped:
     """The step made no update, for the given reason."""
 
@@ -374,7 +376,7 @@ class StepSkipped:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AlertRaised:
     """An alert rule holds at this step."""
 
@@ -388,7 +390,7 @@ class AlertRaised:
     group: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AlertEnded:
     """A rule that was raised does not hold at this step."""
 
@@ -396,7 +398,7 @@ class AlertEnded:
     rule: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class EvaluationFinished:
     """A held-out evaluation: metrics with their intervals, and one row per problem."""
 
@@ -419,7 +421,7 @@ def evaluation_series(event: EvaluationFinished) -> dict[str, float]:
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CheckpointSaved:
     """A complete checkpoint was written."""
 
@@ -429,7 +431,7 @@ class CheckpointSaved:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class NoteWritten:
     """A line for the log: a decision of the engine and its reason."""
 
@@ -442,7 +444,7 @@ def warning(step: int, text: str) -> NoteWritten:
     return NoteWritten(step=step, text=text, severity="warning")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RunPaused:
     """The engine paused: because it was asked to, or for the reason given."""
 
@@ -450,14 +452,14 @@ class RunPaused:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RunResumed:
     """The engine resumed after a pause."""
 
     step: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RunFinished:
     """The run ended as planned (`completed`) or because it was asked to (`stopped`)."""
 
@@ -466,7 +468,7 @@ class RunFinished:
     summary: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RunFailed:
     """The run ended with an error."""
 

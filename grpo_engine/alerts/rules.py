@@ -11,6 +11,7 @@ from itertools import pairwise, permutations
 from grpo_engine.config.mismatch import ROUNDING, Gap
 from grpo_engine.config.settings import AlertsConfig
 from grpo_engine.events import Severity
+from grpo_engine.frozen import frozen
 
 MOSTLY_RIGHT = 0.8  # above this accuracy, only the format is left to learn
 SOLVED = 0.95  # above this accuracy, nothing is
@@ -39,7 +40,7 @@ SHORT = 2.0  # `memory/pressure` that macOS calls a warning
 BUSIER = 0.5  # processors that other programs use beside those they used before
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MetricChange:
     """How a number changed between two samples of it, and the standard error of the difference."""
 
@@ -61,7 +62,7 @@ class MetricChange:
         return f"from {self.before:.3g} to {self.after:.3g}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Evaluation:
     """Accuracy on held-out problems: share of right answers among `answers`."""
 
@@ -81,7 +82,7 @@ class Evaluation:
         return share * (1 - share) / self.answers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RunLimits:
     """What the rules need to know about the run besides its metrics.
 
@@ -104,7 +105,7 @@ class RunLimits:
     thresholds: AlertsConfig = field(default_factory=AlertsConfig)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MonitoredRun(RunLimits):
     """The run as rules see it; `history` ends with the current step, `start` has the first ten.
 

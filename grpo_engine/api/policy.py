@@ -1,7 +1,7 @@
 """A loaded policy that completes prompts, as in training."""
 
 from collections.abc import Generator, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from grpo_engine.config.settings import ModelConfig, RunConfig
 from grpo_engine.control import Control
 from grpo_engine.errors import EngineError
 from grpo_engine.events import RolloutsAdvanced
+from grpo_engine.frozen import frozen
 from grpo_engine.policy import load
 from grpo_engine.policy.batch import make_batch
 from grpo_engine.policy.forward import token_scores
@@ -23,7 +24,7 @@ from grpo_engine.tasks.base import Example, Task, user_message
 Prompt = str | Iterable[Mapping[str, Any]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LoadedPolicy:
     """A model with its tokenizer, and how prompts are put to it."""
 

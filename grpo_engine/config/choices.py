@@ -5,11 +5,12 @@ is declared once. Words and formulas are in `app/text/recipe_meanings.toml`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
+from grpo_engine.frozen import frozen
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@frozen
 class SignalRule:
     """Where an advantage comes from."""
 
@@ -20,7 +21,7 @@ class SignalRule:
     demonstrates: bool = False  # completions are the data's, neither sampled nor scored
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TrustRule:
     """What limits the push on a token; by default nothing does, and the objective is r·A."""
 

@@ -7,7 +7,7 @@ The computation is in `grpo_engine.maths`.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from functools import cache, partial
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ from grpo_engine.config.choices import (
 from grpo_engine.config.custom import Custom, is_name
 from grpo_engine.config.declaration import Condition, Setting, above, equals, setting
 from grpo_engine.errors import RecipeError, nearest, quoted
+from grpo_engine.frozen import frozen
 
 ANCHORED = Condition(
     lambda r: r.anchor != "none", "an anchor with beta above 0", ("anchor", "beta")
@@ -49,7 +50,7 @@ REWEIGHTABLE = Condition(
 option = partial(setting, option=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Recipe:
     """One value for each of the six choices and their settings; the defaults are `grpo`'s."""
 

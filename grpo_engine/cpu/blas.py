@@ -9,19 +9,20 @@ import os
 import sys
 import threading
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from grpo_engine.cpu import blas_check, openblas
 from grpo_engine.cpu.relocations import BlasError
+from grpo_engine.frozen import frozen
 from grpo_engine.platform import device, threads
 
 CHOICE: Final = "GRPO_TUI_BLAS"
 """Path of a library, or `none` for the BLAS that MLX ships."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Blas:
     """The BLAS that this process uses, and why."""
 

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -23,6 +23,7 @@ from platformdirs import user_cache_path
 
 from grpo_engine.cpu import library, openblas, processor
 from grpo_engine.cpu.relocations import BlasError
+from grpo_engine.frozen import frozen
 from grpo_engine.platform import device, threads
 from grpo_engine.platform.interpreter import command
 from grpo_engine.platform.private import private_folder, temporary_folder
@@ -48,7 +49,7 @@ SHAPES: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Verdict:
     works: bool
     kernel: str = ""

@@ -1,10 +1,10 @@
 """Detects products that stall because other programs use the same cores, and gives up a thread."""
 
-from dataclasses import dataclass
 from time import monotonic
 from typing import Final
 
 from grpo_engine.cpu import blas
+from grpo_engine.frozen import frozen
 from grpo_engine.platform import speed
 
 COLLAPSE: Final = 5.0  # times the usual duration
@@ -13,7 +13,7 @@ EVERY: Final = 5.0  # seconds between checks, which take a few milliseconds each
 MEASURE_S: Final = 0.003
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CoreGivenUp:
     """Products stalled, so they use one thread fewer."""
 

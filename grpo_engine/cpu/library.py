@@ -7,12 +7,12 @@ MLX computes one small operation after another. Where there is no library, OpenB
 
 import os
 import platform
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
 from grpo_engine.cpu import processor
+from grpo_engine.frozen import frozen
 
 CHOICE: Final = "GRPO_TUI_PRODUCTS"
 """`none` leaves everything to the BLAS and MLX."""
@@ -25,7 +25,7 @@ REINSTALL: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Available:
     """The library for this processor, or why there is none."""
 

@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.environments import agents, verifiers
 from grpo_engine.errors import BrokenEnvironmentError, DataError
+from grpo_engine.frozen import frozen
 from grpo_engine.rewards.rubric import key_variables
 from grpo_engine.rollouts.dialogue import NO_USAGE, EnvironmentReply, Usage
 from grpo_engine.rollouts.prompts import Opening
@@ -32,7 +33,7 @@ MIN_LOAD_S = 30.0  # a new interpreter and its imports, on a busy machine
 LOAD_ELSEWHERE_S = 300.0  # the imports of a package in its own interpreter
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class EnvironmentSpec:
     """An environment as its process describes it."""
 

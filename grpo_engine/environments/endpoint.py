@@ -11,7 +11,6 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from email import message_from_string
 from email.message import Message
 from http import HTTPStatus
@@ -19,6 +18,7 @@ from typing import Any, ClassVar
 
 from grpo_engine.environments.calls import CALL, find_calls
 from grpo_engine.errors import quoted
+from grpo_engine.frozen import frozen
 
 MODEL = "policy"
 MAX_HEAD, MAX_BODY = 16 << 10, 8 << 20  # bytes of a request
@@ -47,7 +47,7 @@ class RequestRefusedError(Exception):
         self.status = HTTPStatus(status)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Request:
     """A program's request for the next completion of a dialogue."""
 

@@ -4,12 +4,13 @@ They are sampled before the step's update and scored again after it, without a g
 """
 
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 
 import mlx.core as mx
 
 from grpo_engine.events import Event, TokenNumbers, TokensScored
+from grpo_engine.frozen import frozen
 from grpo_engine.rollouts.types import Trajectory
 from grpo_engine.run.session import EngineRun
 from grpo_engine.tasks.base import Example
@@ -20,7 +21,7 @@ from grpo_engine.training.samples import OldScores, SampledGroup, row_values
 from grpo_engine.training.sampling import SampleRequest, sample_and_score
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PinnedGroups:
     """Rollouts of the pinned prompts in one step, with what they scored before the update."""
 

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,12 @@ from grpo_engine import consent
 from grpo_engine.config.parse import build, merge
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import CheckpointError, ModelError
+from grpo_engine.frozen import frozen
 from grpo_engine.policy.embedded import EMBEDDED
 from grpo_engine.run import checkpoint
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Target:
     """A model with its settings; `config.model.adapter` is None for a bare model."""
 

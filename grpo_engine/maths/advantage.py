@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import mlx.core as mx
@@ -13,6 +12,7 @@ from grpo_engine.config.custom import Custom
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.errors import MathsError
 from grpo_engine.events import total_reward
+from grpo_engine.frozen import frozen
 from grpo_engine.maths import critic, custom
 from grpo_engine.maths.anchor import distance
 from grpo_engine.maths.arrays import of_shape, on_mask
@@ -22,7 +22,7 @@ Rewards = mx.array | Sequence[Any]  # [B,F] or [B]; None where a function does n
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Advantages:
     """The advantage of each completion, and the numbers behind it."""
 

@@ -1,12 +1,13 @@
 """The input arrays of a loss: float32, zeros off the mask, and exponents that cannot overflow."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import mlx.core as mx
 
 from grpo_engine.errors import MathsError
+from grpo_engine.frozen import frozen
 
 LIMIT = 60.0  # e^60 = 1.1e26: its products and sums stay within float32
 MAX_RATIO = 1.14200739e26  # e^60
@@ -32,7 +33,7 @@ def of_shape(name: str, array: mx.array, *shapes: tuple[int, ...]) -> mx.array:
     return array
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Batch:
     """The arrays of a micro-batch; only new, entropy and values have a gradient."""
 

@@ -1,7 +1,6 @@
 """Entry point of the loss: computes its value and its terms for any recipe."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -9,13 +8,14 @@ import mlx.core as mx
 from grpo_engine.config import recipes
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.errors import MathsError
+from grpo_engine.frozen import frozen
 from grpo_engine.maths import anchor, critic, custom, ratio, trust
 from grpo_engine.maths.arrays import LIMIT, MAX_RATIO, Batch, batch_of, lengths
 from grpo_engine.maths.trust import Targets, targets_of
 from grpo_engine.maths.weight import Totals, entropy_floor, totals_of, weights
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Terms:
     """The parts of the loss per token, all [B,T] and lazy; `contribution` sums to the loss.
 

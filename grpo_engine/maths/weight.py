@@ -1,16 +1,15 @@
 """Choice 5, weight: how tokens are averaged. A weight per token, so that the loss is Σ w·term."""
 
-from dataclasses import dataclass
-
 import mlx.core as mx
 
 from grpo_engine.config import recipes
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.errors import MathsError
+from grpo_engine.frozen import frozen
 from grpo_engine.maths.arrays import lengths
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Totals:
     """The denominators of a whole optimiser update, independent of its micro-batches."""
 

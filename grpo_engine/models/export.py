@@ -6,7 +6,6 @@ The weights are put together in float32 and rounded once, at the end.
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +16,7 @@ from mlx_lm.utils import load_model, load_tokenizer
 
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.errors import ModelError
+from grpo_engine.frozen import frozen
 from grpo_engine.models.folders import (
     appearing,
     read_json,
@@ -48,7 +48,7 @@ TEXTS = (
 PEFT_FILE = "adapter_model.safetensors"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Exported:
     """Result of an export; `difference` is the mean over the tokens of some texts, in nats."""
 

@@ -1,11 +1,11 @@
 """Converts a GGUF file to a model folder that mlx-lm can open, atomically."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import mlx.core as mx
 
 from grpo_engine.errors import ModelError
+from grpo_engine.frozen import frozen
 from grpo_engine.models.folders import (
     Dtype,
     appearing,
@@ -18,7 +18,7 @@ from grpo_engine.models.gguf.reader import open_gguf
 from grpo_engine.policy.tokenizer import load_tokenizer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Imported:
     folder: Path
     architecture: str

@@ -2,10 +2,10 @@
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from grpo_engine.errors import MemoryLimitError
+from grpo_engine.frozen import frozen
 from grpo_engine.platform.cgroup import limits
 from grpo_engine.platform.footprint import USABLE, footprint, pressure
 
@@ -18,7 +18,7 @@ LOADED, PER_THREAD = 640 << 20, 48 << 20
 PIECES = 128 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Memory:
     """Bytes in total, available, and held by this process."""
 
@@ -29,7 +29,7 @@ class Memory:
     """A control group's limit, if it is lower than the machine's memory."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ShellLimit:
     """A limit on the address space of a process, and how to raise it."""
 

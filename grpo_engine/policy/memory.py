@@ -9,13 +9,14 @@ import math
 import sys
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import mlx.core as mx
 
 from grpo_engine.cpu.passes import head_tokens
 from grpo_engine.cpu.rows import GROWTH as KERNEL_GROWTH
+from grpo_engine.frozen import frozen
 from grpo_engine.policy.activations import Activations, Moment, trace
 from grpo_engine.policy.attention import chunk_length
 from grpo_engine.policy.checkpointing import checkpoint_layers
@@ -91,7 +92,7 @@ class MemoryPlan(NamedTuple):
             policy.grad_checkpoint = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MemoryEstimate:
     """Bytes by purpose; the peak is the larger of sampling and updating."""
 
@@ -154,7 +155,7 @@ class Tokens(NamedTuple):
         return sums._replace(chunk=chunk, rows=rows)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Sizes:
     """The dimensions of a model that decide the size of its activations."""
 

@@ -1,7 +1,6 @@
 """Presets: one YAML file each, whose first comment lines describe it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
@@ -9,6 +8,7 @@ from grpo_engine.config.parse import build
 from grpo_engine.config.safe_yaml import parse_yaml
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import PresetNotFoundError, nearest, quoted
+from grpo_engine.frozen import frozen
 
 # in the order of lists
 ORDER = (
@@ -26,7 +26,7 @@ STARTER = "starter"
 SUBJECTS = ("model.path", "task.name", "task.tools", "task.environment", "rewards.functions")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Preset:
     name: str
     description: str

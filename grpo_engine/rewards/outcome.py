@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from grpo_engine.errors import RewardError
 from grpo_engine.events import RewardValue
+from grpo_engine.frozen import frozen
 
 # The largest score times its weight: sums over a step's answers stay within float32, 3.4e38.
 LARGEST = 1e30
@@ -16,7 +17,7 @@ Cause = Literal["exception", "timeout", "crash", "count", "type", "value", "no_s
 Steps = tuple[tuple[int, float], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RewardProblem:
     """A function's failure; `line` is `file:line`, `completion` an index into the batch."""
 

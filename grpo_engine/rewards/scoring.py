@@ -1,18 +1,19 @@
 """Rewards of sampled answers: each function's scores, and the recipe's length penalty."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import mlx.core as mx
 
 from grpo_engine.events import AlertRaised, RewardValue, rewards_differ, total_reward
+from grpo_engine.frozen import frozen
 from grpo_engine.maths.signal import overlong_penalty
 
 OVERLONG = "overlong"
 Steps = tuple[tuple[tuple[int, float | None], ...], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Scores:
     """Scores of B rollouts by F reward functions.
 

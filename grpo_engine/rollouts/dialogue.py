@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from grpo_engine.frozen import frozen
 from grpo_engine.tasks.base import Message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ToolCall:
     """A tool that the model called, with its result or the error that it raised."""
 
@@ -26,7 +27,7 @@ class ToolCall:
         return f"⚙ {self.name}({', '.join(arguments)}) → {self.result}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TurnLimits:
     """Limits of the model's next turn besides an end token; 0 tokens are no limit."""
 
@@ -37,7 +38,7 @@ class TurnLimits:
 NO_LIMITS = TurnLimits()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class EnvironmentReply:
     """An environment's reply to a completion; with an `error` the rollout has failed.
 
@@ -65,7 +66,7 @@ class EnvironmentReply:
         return "\n".join(str(message.get("content") or "") for message in self.messages)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Usage:
     """Tokens of a completion and of the dialogue before it, and whether its limit cut it."""
 

@@ -21,6 +21,7 @@ from grpo_engine.errors import (
     MissingPackageError,
     ModelError,
 )
+from grpo_engine.frozen import frozen
 from grpo_engine.policy.embedded import EMBEDDED
 from grpo_engine.rollouts.template_trial import TemplateLimitError, try_template
 from grpo_engine.tasks.answers import prefill_of
@@ -72,7 +73,7 @@ with the query. Their signatures are within <tools></tools>:\\n<tools>' + called
 {% endif %}"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RenderedPrompt:
     """The tokens of a prompt; `prompt` is its form for reward functions."""
 
@@ -83,7 +84,7 @@ class RenderedPrompt:
     folded_system: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Opening:
     """An environment's addition to a prompt: text for its last message, and further messages.
 

@@ -9,10 +9,11 @@ tokens is encoded as plain text.
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from grpo_engine.errors import DataError
+from grpo_engine.frozen import frozen
 from grpo_engine.rollouts.prompts import (
     TURN,
     TURN_TEXT,
@@ -32,7 +33,7 @@ _MARKED = re.compile("\ue000(\\d+)\ue001")  # characters for private use
 _MARKS = str.maketrans({"\ue000": "\ufffd", "\ue001": "\ufffd"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ReplyTokens:
     """Renders replies for one model; `end_token` ends a completion in its template, if one does."""
 

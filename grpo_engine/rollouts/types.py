@@ -2,17 +2,18 @@
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from grpo_engine.config.settings import RolloutConfig
 from grpo_engine.events import Finish, Span, model_tokens
+from grpo_engine.frozen import frozen
 from grpo_engine.policy.batch import TokenRow
 from grpo_engine.rollouts.noise import NOISE
 from grpo_engine.tasks.base import Message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Sampling:
     """Sampling parameters; temperature 0 is greedy, for evaluation only."""
 
@@ -40,7 +41,7 @@ class Sampling:
         return self.top_p < 1 or self.top_k > 0 or self.min_p > 0 or self.repetition_penalty != 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PromptRows:
     """One prompt and its number of completions; `group` is its index in the events."""
 
@@ -53,7 +54,7 @@ class PromptRows:
     prefill: str = ""  # the beginning of its completions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class EnvironmentOutcome:
     """The result of a rollout's environment; `state` are its public attributes."""
 
@@ -65,7 +66,7 @@ class EnvironmentOutcome:
     failures: int = 0  # failed calls
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Trajectory(TokenRow):
     """One sampled completion: the model's turns and, between them, its environment's replies.
 

@@ -15,11 +15,11 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_engine.errors import CheckpointError, NotWrittenError, OutsideError
+from grpo_engine.frozen import frozen
 from grpo_engine.paths import flush, inside, irregular_file, remove
 from grpo_engine.platform.faults import raise_fault
 
@@ -32,7 +32,7 @@ STATE = "state.json"
 _PREFIX, _PARTIAL, _DOOMED = "step-", ".partial-", ".doomed-"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Checkpoint:
     step: int
     path: Path

@@ -14,6 +14,7 @@ from grpo_engine.control import Control
 from grpo_engine.cpu.guard import ThreadGuard
 from grpo_engine.distributed.ranks import Ranks
 from grpo_engine.environments.dialogues import Environments
+from grpo_engine.frozen import frozen
 from grpo_engine.policy.memory import Lengths, MemoryPlan
 from grpo_engine.policy.optimizer import Learner
 from grpo_engine.policy.policy import Policy
@@ -52,7 +53,7 @@ class Progress:
     ended_by: str = ""  # the condition of stop_when that ended the run
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TaskPart:
     """One of a run's tasks, with its own prompts and rewards."""
 

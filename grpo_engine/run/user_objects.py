@@ -1,17 +1,18 @@
 """Python objects that a run was given by its caller; its settings only name them."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from grpo_engine.config.custom import Custom
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.config.settings import AlgorithmConfig, TaskConfig
+from grpo_engine.frozen import frozen
 from grpo_engine.names import IN_PROCESS, keyword_of
 from grpo_engine.tasks.base import Task, load_task
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class UserObjects:
     """A task, rewards, tools and environments that no other process can import.
 

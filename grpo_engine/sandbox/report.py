@@ -3,11 +3,11 @@
 import json
 import sys
 import traceback
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal
 
 from grpo_engine.errors import EngineError
+from grpo_engine.frozen import frozen
 from grpo_engine.platform.interpreter import ROOT
 
 PACKAGE = str(ROOT / "grpo_engine")
@@ -24,7 +24,7 @@ class TooLateError(Exception):
     """An awaitable took longer than its limit."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Failure:
     """Why a call has no value; `location` is `file:line` and `source` that line."""
 

@@ -1,13 +1,13 @@
 """The tasks of a run: loaded by their settings, and opened, each with rewards of its own."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from grpo_engine.config.settings import AlgorithmConfig, CheckpointConfig, FurtherTask, RunConfig
 from grpo_engine.control import Control
 from grpo_engine.environments.client import specs_of
 from grpo_engine.errors import ConfigError
+from grpo_engine.frozen import frozen
 from grpo_engine.rewards.client import RewardClient
 from grpo_engine.rewards.scorer import Scorer, check_options
 from grpo_engine.rewards.scorer import specs_of as rewards_of
@@ -17,7 +17,7 @@ from grpo_engine.run.user_objects import UserObjects
 from grpo_engine.tasks.base import Task, load_task
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LoadedTask:
     """A task, and the run's settings as they are for it."""
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 from grpo_engine import names
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError
+from grpo_engine.frozen import frozen
 
 Message = Mapping[str, Any]
 Prompt = str | tuple[Message, ...]
@@ -24,7 +25,7 @@ REDRAWS = 64  # of a generated training problem that is held out
 SIZE: Final = 1_000_000  # problems of a generator without an end
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Example:
     """One problem; `columns` are JSON values that reward functions get by keyword.
 
@@ -43,7 +44,7 @@ class Example:
     task: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RewardSpec:
     """A reward function by the name that users write, its weight and keyword options."""
 
@@ -52,7 +53,7 @@ class RewardSpec:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Task:
     """Problems for training, and held-out ones.
 

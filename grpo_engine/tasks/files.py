@@ -7,13 +7,13 @@ messages. The last answer, or the completion, is what recipe sft learns. A folde
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError, nearest
+from grpo_engine.frozen import frozen
 from grpo_engine.names import installed
 from grpo_engine.sandbox.report import plain
 from grpo_engine.tasks.answers import tagged_answer, to_numbers
@@ -43,7 +43,7 @@ OPTIONS: Final[Mapping[str, Any]] = {"chat": None, "seed": 0}
 Make = Callable[[str, int, DataRow], Example]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Problems:
     """How rows become problems, and what a task says of itself where the settings say nothing."""
 

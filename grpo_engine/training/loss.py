@@ -1,7 +1,6 @@
 """The loss of one micro-batch: the policy's forward, the recipe's terms, and the gradient."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
@@ -10,6 +9,7 @@ from mlx.utils import tree_map
 
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.config.settings import RolloutConfig
+from grpo_engine.frozen import frozen
 from grpo_engine.maths.arrays import Batch, batch_of
 from grpo_engine.maths.loss import recipe_loss
 from grpo_engine.maths.metrics import metrics
@@ -23,7 +23,7 @@ from grpo_engine.training.samples import Experience, rows_of_batch
 Sums = dict[str, tuple[float, float]]  # (sum, count) of each metric
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MicroBatchResult:
     """Loss, metrics and token arrays of one micro-batch, evaluated.
 
@@ -46,7 +46,7 @@ class MicroBatchResult:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LossInputs:
     """Inputs of the losses of a pass, besides the policy and the denominators."""
 

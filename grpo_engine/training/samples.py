@@ -16,6 +16,7 @@ import numpy as np
 
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.events import CUT
+from grpo_engine.frozen import frozen
 from grpo_engine.maths.advantage import Advantages
 from grpo_engine.policy.batch import TokenBatch
 from grpo_engine.rewards.right import Right
@@ -47,7 +48,7 @@ class SampledGroup:
         return self.scores.totals()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Samples:
     """The rollouts of a training step as arrays; those of tokens are 0 off the mask."""
 
@@ -96,7 +97,7 @@ class Samples:
         return [list(row) for group in self.groups for row in group.scores.steps or ()]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class OldScores:
     """Scores of each token before the update, by policy, critic, reference and teacher.
 
@@ -110,7 +111,7 @@ class OldScores:
     teacher_logprobs_BT: mx.array | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Experience:
     """The data of a step's passes."""
 

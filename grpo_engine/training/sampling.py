@@ -1,7 +1,7 @@
 """Samples and scores a step's groups; refills replace groups whose rewards do not differ."""
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from grpo_engine.distributed.ranks import Ranks
@@ -16,6 +16,7 @@ from grpo_engine.events import (
     encode,
     rewards_differ,
 )
+from grpo_engine.frozen import frozen
 from grpo_engine.policy.memory import free_cache
 from grpo_engine.rewards.scoring import OVERLONG, Scores, with_overlong
 from grpo_engine.rollouts.decode import sample_groups
@@ -35,7 +36,7 @@ FIXED_STEP = 0  # the step number for the noise of pinned prompts and evaluation
 ScoredRollouts = tuple[list[Trajectory], Scores]  # those of one prompt
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SampleRequest:
     """Prompts to sample and score; their groups are numbered from `first`."""
 
@@ -53,7 +54,7 @@ class SampleRequest:
         return "generate" if self.origin == "train" else "evaluate"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SampledGroups:
     """A step's groups: those to train on, and those that refills replaced."""
 

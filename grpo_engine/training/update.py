@@ -7,7 +7,7 @@ on micro-batches or on skipped groups without signal.
 import itertools
 import math
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from mlx.utils import tree_map
 
 from grpo_engine.events import Event, PassFinished, PhaseAdvanced, PhaseStarted, UpdateTotals
+from grpo_engine.frozen import frozen
 from grpo_engine.maths.metrics import merged
 from grpo_engine.maths.reuse import stop_reason
 from grpo_engine.maths.weight import Totals, totals_of
@@ -40,7 +41,7 @@ from grpo_engine.training.loss import (
 from grpo_engine.training.samples import Experience, Samples, assembled
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Pass:
     """One pass over the rollouts, before its updates."""
 
@@ -48,7 +49,7 @@ class Pass:
     totals: Mapping[int, UpdateTotals]  # by row, for those that were updated
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class UpdateResult:
     """Result of the passes of a step so far."""
 
@@ -72,7 +73,7 @@ class UpdateResult:
         return bool(self.stopped or self.not_finite)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Minibatch:
     """The micro-batches of one optimiser update, and its denominators."""
 
@@ -83,7 +84,7 @@ class Minibatch:
     batches: list[TokenBatch]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Gradient:
     """The gradient of a minibatch, its norms, and the results of its micro-batches."""
 

@@ -1,6 +1,7 @@
 """No NaN or Inf in value or gradient if the maths has none, and constants stay constant."""
 
 import math
+from dataclasses import fields
 from typing import Any
 
 import mlx.core as mx
@@ -28,8 +29,8 @@ def assert_finite(batch: dict[str, Any], name: str | Recipe, **changes: Any) -> 
     """Assert that value, terms, metrics and gradient are finite."""
     found = loss_of(batch, name, **changes)
     assert np.isfinite(np.array(found.value))
-    for part in found.terms.__slots__:
-        held = getattr(found.terms, part)
+    for part in fields(found.terms):
+        held = getattr(found.terms, part.name)
         assert not isinstance(held, mx.array) or np.isfinite(np.array(held)).all(), part
     for pair in metrics(found.terms, name).values():
         assert np.isfinite([number(part) for part in pair]).all()
