@@ -2,6 +2,7 @@
 
 import sqlite3
 import stat
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -105,9 +106,21 @@ def sql_connection(file: sqlite3.Connection) -> "Connection":
 
 
 def begin(conn: sqlite3.Connection, limit: float = 5.0) -> None:
-    """Take the write lock, for which this waits a limited number of seconds."""
-    conn.execute(f"PRAGMA busy_timeout = {round(1000 * limit)}")
+    """Take the write lock, for which this waits a limited number of seconds.
+
+    SQLite's own wait sleeps for up to 100 ms at a time, which would delay a second recorder.
+    """
+    deadline = time.monotonic() + limit
+    conn.execute("PRAGMA busy_timeout = 0")
     try:
-        conn.execute("BEGIN IMMEDIATE")
+        while True:
+            try:
+                conn.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.001)
+            else:
+                return
     finally:
         conn.execute("PRAGMA busy_timeout = 5000")
