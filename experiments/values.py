@@ -3,8 +3,8 @@
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import field
-from typing import Any, Literal, NamedTuple, Self
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
 
 from grpo_engine.events import (
     AlertRaised,
@@ -258,7 +258,8 @@ class SearchHit:
     end: int
 
 
-class RecordedEvent(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class RecordedEvent:
     """An event, its place in the record, and the time of its recording; 0 if unknown."""
 
     seq: int

@@ -6,9 +6,9 @@ series is rounded.
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from itertools import count
-from typing import NamedTuple
 
 from grpo_tui.app.text.numbers import MEGABYTES_BELOW, MINUS, clamped
 
@@ -19,7 +19,8 @@ SMALLEST, LARGEST = 1e-45, 1e60  # smaller sizes are drawn as 0, larger ones not
 SHIFTS = {"share": 2, "MB": 3}  # powers of ten from a value to its label
 
 
-class Axis(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Axis:
     """The values at both ends, and the labelled values from low to high."""
 
     low: float

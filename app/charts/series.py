@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from statistics import fmean
-from typing import NamedTuple
 
 from grpo_tui.experiments.compare.statistics import mean_interval
 
@@ -157,7 +156,8 @@ def positions(
 # -- pixels -------------------------------------------------------------------------------------
 
 
-class PixelColumn(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class PixelColumn:
     """What a curve has in a column of pixels: the range of its values, and where its line goes.
 
     NaN is a gap.
@@ -174,7 +174,8 @@ class PixelColumn(NamedTuple):
         return _last_finite(self.line)
 
 
-class Trace(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Trace:
     """A curve cut to pixel columns."""
 
     columns: tuple[PixelColumn, ...] = ()

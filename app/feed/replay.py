@@ -11,9 +11,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from grpo_engine import events as ev
 from grpo_engine.metrics import PHASES, time_of
@@ -35,7 +35,8 @@ SLOWEST, FASTEST = 0.125, 1024.0
 Pending = tuple[ev.Event, float | None]  # an event and the time of its recording
 
 
-class Timed(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Timed:
     """An event and its time in the replay, in seconds; `at` is the time of its recording."""
 
     offset: float

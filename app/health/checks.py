@@ -1,9 +1,13 @@
 """A check of the machine: its result, how severe that is, and the remedy."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Literal
+
+Level = Literal["fine", "warning", "stops a run"]
 
 
-class Check(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Check:
     """A line of the report: what was checked, the result, and the remedy if it is a problem."""
 
     name: str
@@ -12,5 +16,5 @@ class Check(NamedTuple):
     stops: bool = False  # whether no run can start
 
     @property
-    def level(self) -> str:
+    def level(self) -> Level:
         return "stops a run" if self.stops else "warning" if self.remedy else "fine"

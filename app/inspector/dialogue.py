@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
-from typing import NamedTuple
 
 from grpo_engine.events import Span
 from grpo_tui.app.text.safe_text import ELLIPSIS, clip, clip_start, safe, wrap
@@ -13,7 +13,8 @@ CALL = "⚙ "  # the beginning of a tool call's line
 CALLS = re.compile("<tool_call>.*?</tool_call>", re.DOTALL)
 
 
-class Message(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Message:
     """What one author wrote; `span` is None for a turn of the model that has not ended."""
 
     text: str

@@ -4,8 +4,9 @@ import difflib
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import fmean
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from grpo_engine.events import CUT, Group
 from grpo_tui.experiments.values import GroupView, RolloutView
@@ -122,7 +123,8 @@ def balance(group: GroupView) -> str:
     return group.no_signal or "no push: all answers scored the same"
 
 
-class TextChange(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class TextChange:
     """A stretch of text that is in both texts, or only in the older or the newer one."""
 
     tag: Literal["same", "removed", "added"]

@@ -1,8 +1,8 @@
 """An answer's tokens in lines of cells, so that each cell knows its token."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 
 from rich.cells import chop_cells
 
@@ -11,7 +11,8 @@ from grpo_tui.app.text.safe_text import NEWLINE_SIGN, cell_len, safe
 EMPTY_SIGN = "▪"  # Watch ends a text with the same sign.
 
 
-class Piece(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Piece:
     """A part of one line that belongs to one token; `cells` wide."""
 
     token: int

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from grpo_tui.app.inspector.losses import TokenLoss, latest
 from grpo_tui.experiments.values import RecordedTokens
@@ -73,7 +74,8 @@ def shades(mode: HeatMode, rollouts: Sequence[Values]) -> tuple[Values, ...]:
     return tuple(tuple(map(shade, values)) for values in rollouts)
 
 
-class Highlight(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Highlight:
     """A token with its measured value."""
 
     cursor: Cursor

@@ -1,7 +1,8 @@
 """Sweeps: a grid of settings and seeds as runs of the queue."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 Point = tuple[Mapping[str, Any], "RunConfig"]  # typed values by path, and all settings
 
 
-class Sweep(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Sweep:
     axes: Mapping[str, Sequence[Any]]  # values by path
     runs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]  # values, and all settings
 

@@ -9,10 +9,9 @@ for m comparisons (Bonferroni), so that all of them hold at once in 95 of 100 sw
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import NormalDist
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +31,8 @@ Numbers = npt.NDArray[np.float64]
 Shares = Numbers  # [R, P]
 
 
-class Spread(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Spread:
     """Variances among runs that differ in the seed alone, pooled over the settings of a sweep.
 
     `runs` is the variance of a run's mean, `samples` that of one sample given its run and problem.

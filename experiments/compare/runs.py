@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from difflib import unified_diff
 from math import inf, isfinite
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from grpo_engine.errors import quoted
 from grpo_engine.metrics import METRICS, count_of, natural_range, spec
@@ -35,7 +35,8 @@ MODES = ("greedy", "sampled")
 _SEEDLESS = ("seed", "name")
 
 
-class Judged(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Judged:
     """The results of a run in an evaluation: the share of right samples by problem."""
 
     run: RunSummary
@@ -276,7 +277,8 @@ def _is_unmeasured(reader: "StoreReader", run: RunSummary) -> bool:
     return bool(items) and not any("eval/accuracy" in item.metrics for item in items)
 
 
-class ProblemShares(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ProblemShares:
     """The shares of right samples of several settings on the same problems."""
 
     mode: str

@@ -1,8 +1,8 @@
 """Spill files: events that could not be written to the store wait in them."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from grpo_tui.experiments.db.paths import spill_file, spill_folder
 from grpo_tui.experiments.errors import OutsideStoreError
@@ -10,7 +10,8 @@ from grpo_tui.experiments.errors import OutsideStoreError
 ENDS = {"RunFinished", "RunFailed"}
 
 
-class Spilled(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Spilled:
     """The events that wait in a run's spill file; `status` is set if they include its end."""
 
     events: int

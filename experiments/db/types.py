@@ -9,9 +9,10 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from typing import Any, ClassVar, NamedTuple, get_args, get_type_hints
+from typing import Any, ClassVar, get_args, get_type_hints
 
 from sqlalchemy import REAL, TEXT, Column, Integer, event
 
@@ -26,7 +27,8 @@ compact = json.JSONEncoder(separators=(",", ":")).encode
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 
 
-class Damage(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Damage:
     """A stored value that its column's type cannot read."""
 
     column: str  # table.column

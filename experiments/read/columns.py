@@ -10,8 +10,9 @@ terms must all hold.
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 from sqlalchemy import (
     ColumnElement,
@@ -83,7 +84,8 @@ class Names:
         return frozenset(self._column(select(METRIC_KEY.c.name)))
 
 
-class Column(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Column:
     """A value of each run."""
 
     label: str
