@@ -135,6 +135,11 @@ class RunSummary:
     columns: Mapping[str, Any] = field(default_factory=dict)  # by `column_label`
 
     @property
+    def title(self) -> str:
+        """Its name, or its id if it has none."""
+        return self.name or self.id
+
+    @property
     def active(self) -> bool:
         """Whether a process is working on the run or should be."""
         return self.status in ACTIVE

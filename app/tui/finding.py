@@ -111,7 +111,7 @@ def _metrics(app: RunApp, screen: WorkbenchScreen) -> Iterator[Entry]:
 def _runs(app: RunApp, screen: WorkbenchScreen, runs: Sequence[RunSummary]) -> Iterator[Entry]:
     open_run, sweeps = screen.snapshot.head, defaultdict(list)
     for run in runs:
-        name = safe(run.name or run.id)
+        name = safe(run.title)
         summary = run_summary(run)
         yield Entry(f"Run: {name}", summary, partial(app.post_message, msg.RunOpened(run.id)))
         if open_run.id and run.id != open_run.id:

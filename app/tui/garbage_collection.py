@@ -15,10 +15,11 @@ NEVER = 1_000_000_000
 class IdleGarbageCollection:
     """Collect the oldest generation while no key is pressed, but at least every five minutes."""
 
+    _before: tuple[int, int, int] | None = None
+    _last = 0.0
+
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._before: tuple[int, int, int] | None = None
-        self._last = 0.0
 
     def start(self) -> None:
         """Replace the interpreter's own schedule."""

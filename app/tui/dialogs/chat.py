@@ -30,11 +30,11 @@ class ChatPanel(Panel):
     """What one of the two models answered; tokens are coloured by what training changed."""
 
     navigable = True
+    _from_end = 0  # lines below the panel
 
     def __init__(self, title: str, model: int, turns: Sequence[Turn], **kwargs: Any) -> None:
         super().__init__(title, **kwargs)
         self._model, self._turns = model, turns
-        self._from_end = 0  # lines below the panel
 
     def paint(self, width: int, height: int) -> list[Line]:
         if not self._turns:
@@ -105,11 +105,11 @@ class ChatScreen(Dialog[None]):
     ChatScreen Field:focus { border: none; }
     """
     BINDINGS = bindings("chat")
+    _generating = False
 
     def __init__(self, pair: Pair) -> None:
         super().__init__()
         self._chat = Chat(pair)
-        self._generating = False
 
     @property
     def problem(self) -> str:

@@ -20,7 +20,7 @@ def opened(path: Path) -> "closing[ExperimentStore]":
 
 def count(runs: Sequence[RunSummary]) -> str:
     """The run's name, or how many they are."""
-    return runs[0].name or runs[0].id if len(runs) == 1 else f"{len(runs)} runs"
+    return runs[0].title if len(runs) == 1 else f"{len(runs)} runs"
 
 
 def set_archived(store: "ExperimentStore", runs: Sequence[RunSummary], archived: bool) -> str:

@@ -100,12 +100,13 @@ class Panel(Widget, can_focus=True):
     def on_mouse_scroll_up(self) -> None:
         self.action_move(-self.wheel, 0)
 
+    _top = 0  # the first visible line or item
+    _strips: Sequence[Strip] = ()
+    _painted_for: tuple[Size, str, bool] | None = None
+
     def __init__(self, title: str = "", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.title, self.note = title, ""
-        self._top = 0  # the first visible line or item
-        self._strips: list[Strip] = []
-        self._painted_for: tuple[Size, str, bool] | None = None
 
     # -- for subclasses ---------------------------------------------------------------------
 

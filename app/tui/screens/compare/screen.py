@@ -210,7 +210,7 @@ class CompareScreen(WorkbenchScreen):
     async def _items(self, text: str) -> Sequence[PickerItem]:
         base = self.view.chosen
         runs = await self.read("pick", list_runs, text, base)
-        return [PickerItem(run.id, (run.name or run.id, text)) for run, text in runs]
+        return [PickerItem(run.id, (run.title, text)) for run, text in runs]
 
     @work(exclusive=True, group="sweep")
     async def action_sweep(self) -> None:

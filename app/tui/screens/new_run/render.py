@@ -593,8 +593,7 @@ def start_picker(view: NewRunView) -> Picker:
     """The presets and runs to start from."""
     items = [PickerItem(f"preset:{name}", (name, preset(name).description)) for name in names()]
     items += [
-        PickerItem(f"clone:{run.id}", (run.name or run.id, run_summary(run)))
-        for run in view.runs[:200]
+        PickerItem(f"clone:{run.id}", (run.title, run_summary(run))) for run in view.runs[:200]
     ]
     origin = view.form.origin
     current = f"clone:{origin.run}" if origin.run else f"preset:{origin.name}"

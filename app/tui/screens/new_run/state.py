@@ -328,7 +328,7 @@ def cost(config: RunConfig, runs: Sequence[RunSummary] = ()) -> Cost:
         tokens=tokens,
         seconds=None if per_token is None else tokens * per_token,
         gigabytes=tokens * BYTES_PER_TOKEN * RECORDED[config.record.tokens] / 1e9,
-        run="" if latest is None else latest.name or latest.id,
+        run="" if latest is None else latest.title,
     )
 
 
@@ -458,7 +458,7 @@ def clone_view(reader: StoreReader, ref: str) -> NewRunView:
     """The form of a run's settings; those that this version does not have are named."""
     detail = reader.run(reader.resolve(ref).key)
     run = detail.summary
-    name = run.name or run.id
+    name = run.title
     tree, unknown = split_unknown(detail.config)
     summary = run_summary(run) + (f"; no longer known: {', '.join(unknown)}" if unknown else "")
     origin = Origin(kind="clone", name=name, summary=summary, run=run.id)

@@ -148,7 +148,7 @@ def run_info(reader: StoreReader, run: int) -> RunInfo:
     return RunInfo(
         key=run,
         id=detail.summary.id,
-        name=detail.summary.name or detail.summary.id,
+        name=detail.summary.title,
         recipe=resolved,
         max_length=int(detail.settings.get("rollout.max_new_tokens", 1)),
         unreadable=unreadable,

@@ -154,7 +154,7 @@ class QueueScreen(Dialog[None]):
 
 def remove_dialog(runs: Sequence[RunSummary]) -> Choice[str]:
     """Ask whether to archive or to delete runs."""
-    names = first_of([run.name or run.id for run in runs], 5)
+    names = first_of([run.title for run in runs], 5)
     archive = ("archive", "a", "archive", "hide from the list; nothing is removed")
     if all(run.archived for run in runs):
         archive = ("restore", "a", "bring back", "list them again")

@@ -68,7 +68,7 @@ def fitting(width: int, view: RunsView) -> tuple[RunColumn, ...]:
     What the runs are sorted by comes first, then the user's columns, the best reward and the
     settings that differ, then the others; tags only if there are any.
     """
-    longest = max((cell_len(run.name or run.id) for run in view.runs), default=0)
+    longest = max((cell_len(run.title) for run in view.runs), default=0)
     name = replace(NAME, width=max(NAME.width, min(MAX_NAME, longest + 2)))  # with its sign
     others = [column for column in COLUMNS if column not in (NAME, BEST_REWARD)]
     axes = {SHOWN_AS[path] for path in view.axes if path in SHOWN_AS}

@@ -131,7 +131,7 @@ class PreviewPanel(RunsViewPanel):
         """The run's preview, or a hint if there is no run."""
         view = self.view
         run, preview = view.selected, view.preview
-        self.title = (run.name or run.id) if run else "preview"
+        self.title = run.title if run else "preview"
         if run is None:
             hint = "The curves of a run appear here. ⏎ folds a group, space marks its runs."
             return paragraph(hint, width, height, "label")
@@ -293,7 +293,7 @@ class RunsScreen(ControlScreen):
         """Mark the run's sweep in place of what was marked, or unmark it."""
         run = self.view.selected
         if run is not None and run.sweep_id is None:
-            self.notify(f"{run.name or run.id} is part of no sweep; space marks runs.")
+            self.notify(f"{run.title} is part of no sweep; space marks runs.")
         self.view = self.view.mark_sweep()
 
     # -- other screens ----------------------------------------------------------------------
@@ -324,7 +324,7 @@ class RunsScreen(ControlScreen):
         run = self.view.selected
         if run is None:
             return
-        name = run.name or run.id
+        name = run.title
         if run.status in ("running", "paused"):
             self.notify(f"{name} has not ended yet; ⏎ opens it.")
         elif run.status == "completed":
@@ -382,7 +382,7 @@ class RunsScreen(ControlScreen):
         session = self._session(run)
         if session is not None and session.feed.mark == "":
             return ControlledRun.of(session.state.snapshot())
-        return ControlledRun(run.name or run.id, run.active, run.status == "paused")
+        return ControlledRun(run.title, run.active, run.status == "paused")
 
     def send(self, verb: Request) -> None:
         """Send a request; the answer names the run."""
@@ -407,7 +407,7 @@ class RunsScreen(ControlScreen):
         with reporting(self):
             problem = await asyncio.to_thread(request, self.workbench.store, run.key, verb)
             if problem:
-                self.warn(f"{run.name or run.id}: {problem}")
+                self.warn(f"{run.title}: {problem}")
 
     # -- changes in the store: archive, delete, name, tags, note -----------------------------
 
@@ -425,7 +425,7 @@ class RunsScreen(ControlScreen):
         runs = self.view.selection
         active = next((run for run in runs if run.active), None)
         if active is not None:
-            self.notify(f"{active.name or active.id} has not ended yet; stop it first (S).")
+            self.notify(f"{active.title} has not ended yet; stop it first (S).")
         elif runs and not self.refused():
             self.app.push_screen(remove_dialog(runs), partial(self._remove, runs))
 
