@@ -443,17 +443,14 @@ class NewRunScreen(WorkbenchScreen):
 
     def action_open(self) -> None:
         """Edit the setting; on a page, do what the page offers."""
-        panel = self._focused_panel()
-        if isinstance(panel, FormPagePanel):
-            self._open_page(panel)
-        elif self.view.row is not None:
-            self._edit(self.view.row)
-
-    def _open_page(self, panel: FormPagePanel) -> None:
-        if self.view.page == "try":
+        panel, view = self._focused_panel(), self.view
+        if not isinstance(panel, FormPagePanel):
+            if view.row is not None:
+                self._edit(view.row)
+        elif view.page == "try":
             panel.field.focus()
-        elif self.view.page == "recipe":
-            self._choose(self.view.form.fields[RECIPE])
+        elif view.page == "recipe":
+            self._choose(view.form.fields[RECIPE])
 
     def _edit(self, field: FormField) -> None:
         choices = choices_of(field)

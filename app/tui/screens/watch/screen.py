@@ -150,11 +150,14 @@ class WatchScreen(ControlScreen):
             self._go_to((replay.sought if replay.catching_up else self.snapshot.step) + by)
 
     def _go_to(self, step: int) -> None:
-        if self.replay is None:
-            self._show_step(step)
-        else:
+        if self.replay is not None:
             self.replay.seek(min(step, self.snapshot.head.total_steps or step))
             self.workbench.frame_now()
+        elif step > self.snapshot.step:
+            self._return()
+        elif self.workbench.session is not None and self.snapshot.step:
+            self._seeking = max(1, step)
+            self._read_step(self.workbench.session.run, self._seeking)
 
     def action_seek_to(self) -> None:
         """Ask for a step, and go there."""
@@ -172,13 +175,6 @@ class WatchScreen(ControlScreen):
         self.workers.cancel_group(self, "past")
         self._seeking = 0
         self._draw(past=None)
-
-    def _show_step(self, step: int) -> None:
-        if step > self.snapshot.step:
-            self._return()
-        elif self.workbench.session is not None and self.snapshot.step:
-            self._seeking = max(1, step)
-            self._read_step(self.workbench.session.run, self._seeking)
 
     @work(exclusive=True, group="past")
     async def _read_step(self, run: int, step: int) -> None:
