@@ -81,9 +81,8 @@ class Workbench(RunApp):
     }
     DEFAULT_MODE = "runs"
     ESCAPE_TO_MINIMIZE = False
-    COMMANDS: ClassVar[set[Any]] = {
-        partial(resolve_name, "grpo_tui.app.tui.finding:NameProvider")  # when the palette opens
-    }
+    # The palette's first opening loads the module.
+    COMMANDS: ClassVar[set[Any]] = {partial(resolve_name, "grpo_tui.app.tui.finding:NameProvider")}
     BINDINGS = bindings("workbench")
 
     def get_driver_class(self) -> type[Driver]:
