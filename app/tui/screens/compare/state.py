@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
+from grpo_engine.frozen import frozen
 from grpo_engine.metrics import spec
 from grpo_tui.app.charts.series import SMOOTHINGS
 from grpo_tui.app.charts.stored import Charts
@@ -89,7 +90,7 @@ class Prompt:
     origin: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PromptCompletions:
     """Each run's answers to one prompt, up to a position on the axis."""
 
@@ -97,7 +98,7 @@ class PromptCompletions:
     groups: dict[str, GroupView | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CompareView:
     """The screen's state; every change returns a new one."""
 

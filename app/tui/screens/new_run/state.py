@@ -26,6 +26,7 @@ from grpo_engine.config.parse import (
 from grpo_engine.config.recipes import Recipe, available
 from grpo_engine.config.removed import without_removed
 from grpo_engine.config.settings import RunConfig
+from grpo_engine.frozen import frozen
 from grpo_engine.presets import preset
 from grpo_tui.app.jobs.sweep import values_in
 from grpo_tui.app.text.numbers import clamped
@@ -76,7 +77,7 @@ MAIN = (
 # -- the form -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class FormField:
     """One line of the form, and the section that lists it."""
 
@@ -109,7 +110,7 @@ def can_sweep(info: Setting) -> bool:
     return bool(is_value) and not info.is_list and info.path not in FORM_ONLY
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Origin:
     """What a form starts from."""
 
@@ -124,7 +125,7 @@ class RunForm:
     """The settings of a preset or of a run to clone, and the edits to them, by dotted path."""
 
     base: RunConfig
-    origin: Origin = Origin()
+    origin: Origin = field(default_factory=Origin)
     edits: Mapping[str, str] = field(default_factory=dict)
 
     # -- edits ------------------------------------------------------------------------------
@@ -299,7 +300,7 @@ TIMELESS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Cost:
     """What a run will cost; None if unknown."""
 

@@ -17,6 +17,7 @@ from grpo_engine.config.removed import without_removed
 from grpo_engine.config.settings import AlgorithmConfig
 from grpo_engine.errors import EngineError
 from grpo_engine.events import Origin
+from grpo_engine.frozen import frozen
 from grpo_tui.app.inspector.functions import evaluable, require
 from grpo_tui.app.inspector.groups import (
     Order,
@@ -52,7 +53,7 @@ LONG_THINKING = 512  # tokens; an answer after longer thinking is read from its 
 SLICE = 8  # pages of texts that a search reads at a time
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RunInfo:
     """The run's settings that the screen needs."""
 
@@ -64,7 +65,7 @@ class RunInfo:
     unreadable: str = ""  # why the recipe is not the run's
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GroupList:
     """A step's groups of one origin, and the steps that have groups."""
 
@@ -85,7 +86,7 @@ def nearest_step(steps: Sequence[int], step: float, by: int = 0) -> int:
     return steps[clamped(bisect_right(steps, step) - 1 + by, len(steps))] if steps else 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RolloutTokens:
     """One answer with its token numbers, as far as they were recorded."""
 
@@ -291,7 +292,7 @@ def load_highlights(
     return step, tuple(result)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Search:
     """What a search of a run has matched so far, newest first; at most MAX_HITS."""
 
@@ -318,7 +319,7 @@ def _prompt_of(group: GroupView) -> tuple[str, str, bool]:
     return group.origin, group.prompt_hash, is_greedy(group)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RolloutsView:
     """The screen's state; every change returns a new one."""
 

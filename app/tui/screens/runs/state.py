@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from grpo_engine.frozen import frozen
 from grpo_tui.app.text.comparison import value_text
 from grpo_tui.app.text.numbers import averaged, clamped
 from grpo_tui.app.text.run_columns import SPARK_WIDTH
@@ -28,7 +29,7 @@ COMPARED_RUNS = 500  # runs among which differing settings are looked for
 METRICS = ("reward", "kl", "eval/accuracy", "eval/greedy/accuracy")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Preview:
     """One run at a glance."""
 
@@ -53,7 +54,7 @@ class TableRow:
     folded: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RunsView:
     """The screen's state; every change returns a new one."""
 

@@ -4,7 +4,7 @@ Only the reader thread calls the functions with a reader.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from grpo_engine.config import recipes
 from grpo_engine.config.declaration import as_text
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.events import REPLACED
+from grpo_engine.frozen import frozen
 from grpo_tui.app.inspector.lab import (
     LossEffect,
     RecipeOutcome,
@@ -78,7 +79,7 @@ class Study:
         return outcome_of(self._packed[step], recipe, base, by_token=selected)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LabView:
     """The lab's state; every change returns a new one."""
 
