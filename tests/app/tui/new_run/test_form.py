@@ -149,7 +149,7 @@ def test_cost_is_that_of_the_newest_run_whose_steps_take_as_long() -> None:
         metrics = {"completions/mean_length": SimpleNamespace(mean=32.0)}
         columns = flat(BASE.model_dump(mode="json")) | dict(changes)
         return SimpleNamespace(
-            name=name,
+            title=name,
             model=BASE.model.path,
             tokens=4096,
             elapsed=elapsed,
