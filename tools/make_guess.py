@@ -104,9 +104,12 @@ def held_out() -> tuple[tuple[int, int], ...]:
 
 def range_from(rng: random.Random) -> tuple[int, int]:
     """A random range that is in no held-out problem."""
+    smallest, largest, widest = (
+        task.OPTIONS[name].default for name in ("smallest", "largest", "width")
+    )
     while True:
-        width = rng.randint(2, task.DEFAULTS["width"])
-        low = rng.randint(task.DEFAULTS["smallest"], task.DEFAULTS["largest"] - width)
+        width = rng.randint(2, widest)
+        low = rng.randint(smallest, largest - width)
         if (low, low + width) not in held_out():
             return low, low + width
 

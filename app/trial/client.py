@@ -53,7 +53,8 @@ def call(
     if (failure := result.failure) is None:
         return dict(result.value)
     prefix = "" if failure.cause == "exception" else "trying the settings: "
-    return {"problem": prefix + failure.message}
+    at = f" (at {failure.line})" if failure.line else ""
+    return {"problem": f"{prefix}{failure.message}{at}"}
 
 
 class TrialProcess:

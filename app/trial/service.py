@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import Any
 
+from grpo_engine.config.declaration import as_text
 from grpo_engine.config.parse import build, flatten
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import (
@@ -20,13 +21,15 @@ from grpo_engine.errors import (
 from grpo_engine.platform.priority import set_priority
 from grpo_engine.rewards.form import received
 from grpo_engine.rollouts.prompts import RenderedPrompt
-from grpo_engine.sandbox.report import describe
+from grpo_engine.sandbox.report import describe, plain
 from grpo_engine.tasks.base import Example
+from grpo_engine.tasks.offers import first_rows, options_of
 from grpo_tui.app.trial.client import MAY_FETCH, Reply
 from grpo_tui.app.trial.loaded import Loaded
 from grpo_tui.app.trial.scores import TrialRewards
 
 MAX_CHARS = 20_000  # characters of a text on the screen
+ROWS, MAX_CELL = 3, 2_000  # rows of data whose cells are shown, and characters of one
 Settings = Mapping[str, Any]
 
 
@@ -42,6 +45,21 @@ class Trials:
     def close(self) -> None:
         self._rewards.close()
 
+    def offers(self, config: Settings) -> Reply:
+        """The options that the task takes with their defaults, and its columns in a few rows."""
+        task = _config(config).task
+        options = {
+            name: [as_text(option.default), option.help]
+            for name, option in options_of(task).items()
+        }
+        rows = first_rows(task, ROWS)
+        names = dict.fromkeys(name for row in rows for name in row.columns)
+        columns = {
+            name: [str(plain(row.columns.get(name, "")))[:MAX_CELL] for row in rows]
+            for name in names
+        }
+        return {"options": options, "columns": columns}
+
     def examples(self, config: Settings) -> Reply:
         """The task in numbers, and its first problems, exactly as the model would read them."""
         run = _config(config)
@@ -55,7 +73,9 @@ class Trials:
             "held_out": len(task.held_out),
             "skipped": task.skipped,
             "gets": received(task, run.rewards.completions),
-            "examples": [_page(example, prompt) for example, prompt in pairs if prompt],
+            "examples": [
+                _page(example, prompt, render.tokenizer) for example, prompt in pairs if prompt
+            ],
         }
 
     def memory(self, config: Settings) -> Reply:
@@ -131,12 +151,17 @@ class Trials:
         return {"problems": problems, "now": now, "fetches": fetches}
 
 
-def _page(example: Example, prompt: RenderedPrompt) -> Reply:
-    """One problem for the screen."""
+def _page(example: Example, prompt: RenderedPrompt, tokenizer: Any) -> Reply:
+    """One problem for the screen, with the special tokens that the tokenizer puts around it."""
+    text, tokens = prompt.text, tokenizer.convert_ids_to_tokens(list(prompt.ids))
+    special = {str(t) for t in tokenizer.added_tokens_decoder.values() if t.special} & {*tokens}
+    if tokens and tokens[0] in special and not text.startswith(tokens[0]):
+        text = tokens[0] + text
     columns = {name: value for name, value in example.columns.items() if name != "answer"}
     return {
         "key": example.key,
-        "text": prompt.text[:MAX_CHARS],
+        "text": text[:MAX_CHARS],
+        "special": sorted(special),
         "tokens": len(prompt.ids),
         "folded": prompt.folded_system,
         "target": example.target[:MAX_CHARS],
@@ -153,7 +178,10 @@ def _config(settings: Settings) -> RunConfig:
 def explain(error: BaseException, part: str) -> tuple[str, str]:
     """The setting to change, and a text that names it."""
     setting = next(iter(error.settings), part) if isinstance(error, EngineError) else part
-    text = " ".join(describe(error).message.partition("\n")[0].split())
+    failure = describe(error)
+    text = " ".join(failure.message.partition("\n")[0].split())
+    if failure.line:  # of the user's file
+        text += f" (at {failure.line})"
     return setting, text if setting in text else f"{setting}: {text}"
 
 

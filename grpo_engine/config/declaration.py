@@ -161,6 +161,8 @@ class Setting:
             raise ValueError(" ".join(str(error).split())) from None
 
     def _validated(self, value: Any) -> Any:
+        if self.annotation is Any:
+            return value  # whoever reads it checks it
         result = self.parsed(value)
         if self.types == {Mapping} and isinstance(result, Mapping):
             return result  # pydantic checks the entries, and names those that are wrong
@@ -184,6 +186,8 @@ class Setting:
 
     def parsed(self, value: Any) -> Any:
         """Read a value from what a user wrote; what cannot be read stays as it is."""
+        if self.annotation is Any:
+            return parse_yaml(value) if isinstance(value, str) else value
         if not self.is_list:
             return self._parsed_item(value)
         items = read_list(value) if isinstance(value, str) else value

@@ -13,8 +13,9 @@ import random
 from dataclasses import dataclass
 from functools import cache
 from itertools import cycle
-from typing import Final
+from typing import Final, Literal, get_args
 
+from grpo_engine.config.declaration import declared
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError
 from grpo_engine.tasks.base import (
@@ -27,6 +28,7 @@ from grpo_engine.tasks.base import (
 )
 from grpo_engine.tasks.options import read_options
 
+Kind = Literal["add", "subtract", "multiply"]
 SYMBOLS: Final = {"add": "+", "subtract": "-", "multiply": "*"}
 # Five problems in turn.
 TURNS: Final = ("add", "subtract", "add", "subtract", "multiply")
@@ -34,7 +36,9 @@ WORDINGS: Final = ("What is {}?", "Work out {}.", "{} = ?")
 # The sets as ranges of a hundred hash buckets.
 SPLITS: Final = {"making": range(45), "train": range(45, 75), "held_out": range(75, 100)}
 REWARDS: Final = (RewardSpec(name="numeric_answer"), RewardSpec(name="format_all"))
-DEFAULTS: Final = {"kinds": list(SYMBOLS)}
+OPTIONS: Final = {
+    "kinds": declared(get_args(Kind), "Kinds of problems.", annotation=tuple[Kind, ...])
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +133,10 @@ def example(problem: Problem) -> Example:
 
 def build(config: TaskConfig) -> Task:
     """Build the task; the option `kinds` selects add, subtract and multiply."""
-    chosen = read_options(config, DEFAULTS)["kinds"]
-    unknown = [operation for operation in chosen if operation not in SYMBOLS]
-    if unknown or not chosen:
+    chosen = read_options(config, OPTIONS)["kinds"]
+    if not chosen:
         raise DataError(
-            f"task.options.kinds must be a list of some of {', '.join(SYMBOLS)}, got {chosen!r}",
-            "task.options",
+            f"task.options.kinds is empty; give some of {', '.join(SYMBOLS)}", "task.options"
         )
     operations = tuple(operation for operation in SYMBOLS if operation in chosen)
     train, held_out = (

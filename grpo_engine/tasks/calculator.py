@@ -3,22 +3,22 @@
 import random
 from typing import Final
 
+from grpo_engine.config.declaration import declared
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.tasks.base import Example, RewardSpec, Task, generated_task, user_message
-from grpo_engine.tasks.options import check_range, read_options
+from grpo_engine.tasks.options import SEED, read_options
 
 SYSTEM: Final = (
     "Always use the calculator. For example, to work out 12 + 34, write "
     '<tool_call>{"name": "calculator", "arguments": {"expression": "12 + 34"}}</tool_call> and '
     "nothing else. When you have its result, answer with that number."
 )
-DEFAULTS: Final = {"digits": 4, "seed": 0}
+OPTIONS: Final = {"digits": declared(4, "Most digits of a number.", ge=2), "seed": SEED}
 
 
 def build(config: TaskConfig) -> Task:
     """Build the task; `options` set how many digits the numbers have at most."""
-    options = read_options(config, DEFAULTS)
-    check_range(options, "digits", 2)
+    options = read_options(config, OPTIONS)
 
     def problem(index: int) -> Example:
         rng = random.Random(f"calculator/{options['seed']}/{index}")

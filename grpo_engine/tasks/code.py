@@ -5,11 +5,13 @@ iterable, a table of pandas, polars or pyarrow, or anything with a length and in
 mapping with a prompt and any other columns, as a line of a data file, or the prompt alone as text.
 """
 
-from collections.abc import Iterable, Mapping
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from grpo_engine import names
+from grpo_engine.config.declaration import Setting
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError
 from grpo_engine.tasks.base import Task, digest_of, digest_of_examples, prompt_settings
@@ -20,9 +22,30 @@ from grpo_engine.tasks.rows import BadRows, DataRow
 
 def build(config: TaskConfig) -> Task:
     """Build the task of the function that `task.name` refers to."""
+    return task_of(config, source_of(config))
+
+
+def source_of(config: TaskConfig) -> Any:
+    """The function, `Task` or rows that `task.name` refers to."""
     purpose = names.Purpose(f"task.name {config.name}", DataError)
-    source, _ = names.resolve("tasks", "task", config.name, purpose)
-    return task_of(config, source)
+    return names.resolve("tasks", "task", config.name, purpose)[0]
+
+
+def options_of(config: TaskConfig) -> Mapping[str, Setting]:
+    """The arguments of the function; rows take the options of a data file."""
+    source = source_of(config)
+    if not callable(source):
+        return {} if isinstance(source, Task) else OPTIONS
+    parameters = inspect.signature(source).parameters.values()
+    return {
+        item.name: Setting(
+            help="Of the task's function.",
+            annotation=Any,
+            default=None if item.default is item.empty else item.default,
+        )
+        for item in parameters
+        if item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)
+    }
 
 
 def task_of(config: TaskConfig, source: Any) -> Task:
@@ -34,11 +57,18 @@ def task_of(config: TaskConfig, source: Any) -> Task:
         options = read_options(config, {} if isinstance(source, Task) else OPTIONS)
     if isinstance(source, Task):
         return _with_settings(config, source)
-    splits = source if isinstance(source, Mapping) else {config.option("train"): source}
-    label = config.name.removeprefix(names.IN_PROCESS)
     bad = BadRows(config)
-    rows = {name: _rows(part, f"{label} ({name})", bad) for name, part in splits.items()}
+    label = config.name.removeprefix(names.IN_PROCESS)
+    rows = splits_of(config, source, label, bad)
     return task_of_splits(config, rows, label, bad, Problems(**options))
+
+
+def splits_of(
+    config: TaskConfig, source: Any, label: str, bad: BadRows
+) -> Mapping[str, Sequence[DataRow]]:
+    """The rows by split, of rows or of rows by split."""
+    splits = source if isinstance(source, Mapping) else {config.option("train"): source}
+    return {name: _rows(part, f"{label} ({name})", bad) for name, part in splits.items()}
 
 
 def has_rows(source: Any) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any, Final
 
+from grpo_engine.config.declaration import declared
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError
 from grpo_engine.tasks.answers import evaluate, final_answer
@@ -22,29 +23,27 @@ from grpo_engine.tasks.base import (
     user_message,
 )
 from grpo_engine.tasks.by_text import Score, by_text
-from grpo_engine.tasks.options import check_range, read_options
+from grpo_engine.tasks.options import SEED, read_options, require_at_least
 
 SYSTEM: Final = (
     "Think inside <think> and </think>, then give one arithmetic expression, without an equals "
     "sign, inside <answer> and </answer>."
 )
-DEFAULTS: Final = {
-    "numbers": 3,
-    "smallest": 1,
-    "largest": 25,
-    "largest_target": 100,
-    "operators": "+-*/",
-    "seed": 0,
+OPTIONS: Final = {
+    "numbers": declared(3, "Numbers of a problem.", ge=2, le=8),
+    "smallest": declared(1, "Smallest number.", ge=1),
+    "largest": declared(25, "Largest number."),
+    "largest_target": declared(100, "Largest number to reach.", ge=None),
+    "operators": declared("+-*/", "Operators that may be used."),
+    "seed": SEED,
 }
 REWARDS: Final = (RewardSpec(name="countdown"), RewardSpec(name="format_all", weight=0.2))
 
 
 def build(config: TaskConfig) -> Task:
     """Build the task; `options` set how many numbers, how large, and which operators."""
-    options = read_options(config, DEFAULTS)
-    check_range(options, "numbers", 2, 8)
-    check_range(options, "smallest", 1)
-    check_range(options, "largest", options["smallest"])
+    options = read_options(config, OPTIONS)
+    require_at_least(options, "largest", options["smallest"])
     if not options["operators"] or set(options["operators"]) - set("+-*/"):
         raise DataError(
             f"task.options.operators must be some of '+-*/', got {options['operators']!r}",

@@ -11,7 +11,7 @@ from typing import Final
 
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.tasks.base import Example, RewardSpec, Task, generated_task, user_message
-from grpo_engine.tasks.options import read_options
+from grpo_engine.tasks.options import SEED, read_options
 
 LETTERS: Final = "ABCD"
 SIZE: Final = 100_000
@@ -19,12 +19,13 @@ _NAMES, *_LINES = (
     files(__package__).joinpath("endings.txt").read_text(encoding="utf-8").splitlines()[1:]
 )
 NAMES: Final = tuple(_NAMES.split())
+OPTIONS: Final = {"seed": SEED}
 STORIES: Final = tuple(zip(_LINES[::2], map(str.strip, _LINES[1::2]), strict=True))
 
 
 def build(config: TaskConfig) -> Task:
     """Build the task; the option `seed` chooses the stories."""
-    seed = read_options(config, {"seed": 0})["seed"]
+    seed = read_options(config, OPTIONS)["seed"]
     return generated_task(
         config,
         "endings",

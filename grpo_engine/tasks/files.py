@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from grpo_engine.config.declaration import declared
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError, nearest
 from grpo_engine.frozen import frozen
@@ -37,7 +38,15 @@ from grpo_engine.tasks.rows import HELD_OUT, SUFFIXES, BadRows, DataRow, read_ro
 # Other names for the expected answer, tried if the target column has its default name.
 TARGETS: Final = ("solution", "completion", "target", "label")
 PROMPTS: Final = ("question", "problem", "instruction", "query", "input", "text")
-OPTIONS: Final[Mapping[str, Any]] = {"chat": None, "seed": 0}
+OPTIONS: Final = {
+    "chat": declared(
+        None,
+        "Send text prompts as a user's message through the chat template; empty: as they are, "
+        "unless the data has completions.",
+        annotation=bool | None,
+    ),
+    "seed": declared(0, "Chooses the rows that are held out.", ge=None),
+}
 
 # A problem from a split, an index and a row.
 Make = Callable[[str, int, DataRow], Example]
@@ -154,13 +163,15 @@ def _parts(
     return tuple(train[: config.train_size or None]), tuple(held_out[:size])
 
 
-def load_splits(config: TaskConfig, name: str, bad: BadRows) -> dict[str, list[DataRow]]:
-    """The rows of every split of the data that `name` points to, by the split's name."""
+def load_splits(
+    config: TaskConfig, name: str, bad: BadRows, count: int | None = None
+) -> dict[str, list[DataRow]]:
+    """The rows of every split of the data that `name` points to, or the first of each file."""
     path = Path(name).expanduser()
     if path.is_file():
-        return {config.option("train"): read_rows(path, bad)}
+        return {config.option("train"): read_rows(path, bad, count)}
     if path.is_dir():
-        return _folder(config, path, bad)
+        return _folder(config, path, bad, count)
     if path.suffix.lower() in SUFFIXES or name.startswith(("/", "./", "../", "~")):
         raise DataError(f"there is no file or folder {path.absolute()}; check task.name")
     if "/" not in name:
@@ -172,10 +183,12 @@ def load_splits(config: TaskConfig, name: str, bad: BadRows) -> dict[str, list[D
         )
     from grpo_engine.tasks.hub import hub_splits
 
-    return hub_splits(config, name)
+    return hub_splits(config, name, count)
 
 
-def _folder(config: TaskConfig, folder: Path, bad: BadRows) -> dict[str, list[DataRow]]:
+def _folder(
+    config: TaskConfig, folder: Path, bad: BadRows, count: int | None
+) -> dict[str, list[DataRow]]:
     """Read `train.jsonl` and its siblings, or shards like `train-00000-of-00002.parquet`."""
     names = {config.option("train"), config.option("held_out"), *HELD_OUT} - {""}
     splits: dict[str, list[DataRow]] = {}
@@ -183,7 +196,7 @@ def _folder(config: TaskConfig, folder: Path, bad: BadRows) -> dict[str, list[Da
         files = [file for file in sorted(path.glob("*")) if file.suffix.lower() in SUFFIXES]
         for split in names - splits.keys():
             if parts := [file for file in files if f"{file.stem}-".startswith(f"{split}-")]:
-                splits[split] = [row for file in parts for row in read_rows(file, bad)]
+                splits[split] = [row for file in parts for row in read_rows(file, bad, count)]
     if not splits:
         raise DataError(
             f"{folder} has no data file; it should hold {config.option('train')}.jsonl and, if "

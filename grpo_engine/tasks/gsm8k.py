@@ -13,7 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from grpo_engine.config.settings import TaskConfig
+from grpo_engine.config.declaration import declared
+from grpo_engine.config.settings import UNLIMITED, TaskConfig
 from grpo_engine.errors import DataError
 from grpo_engine.tasks.answers import to_number
 from grpo_engine.tasks.base import Example, RewardSpec, Task, user_message
@@ -29,6 +30,11 @@ SYSTEM: Final = (
     "number inside <answer> and </answer>."
 )
 REWARDS: Final = (RewardSpec(name="numeric_answer"), RewardSpec(name="format_all"))
+OPTIONS: Final = {
+    "path": declared("", "A file or folder with the problems; empty for the hub or its cache."),
+    "prefix": declared("", "Text before every question.", longest=UNLIMITED),
+    "seed": declared(0, "Chooses the held-out rows if the data has one split.", ge=None),
+}
 
 
 def build(config: TaskConfig) -> Task:
@@ -36,7 +42,7 @@ def build(config: TaskConfig) -> Task:
 
     `options.prefix` comes before every question.
     """
-    options = read_options(config, {"path": "", "prefix": "", "seed": 0})
+    options = read_options(config, OPTIONS)
     source = options["path"] or HUB
     if options["path"] and not Path(source).expanduser().exists() and source.count("/") != 1:
         raise DataError(f"task.options.path: there is no file or folder {source}", "task.options")

@@ -6,19 +6,24 @@ The problem is a range; the environment thinks of a number in it, the same for a
 import random
 from typing import Final
 
+from grpo_engine.config.declaration import declared
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.tasks.base import Example, Task, generated_task, user_message
-from grpo_engine.tasks.options import check_range, read_options
+from grpo_engine.tasks.options import SEED, read_options, require_at_least
 
 SYSTEM: Final = "Guess the number. Answer with one number and nothing else."
-DEFAULTS: Final = {"smallest": 1, "largest": 100, "width": 50, "seed": 0}
+OPTIONS: Final = {
+    "smallest": declared(1, "Smallest number.", ge=None),
+    "largest": declared(100, "Largest number.", ge=None),
+    "width": declared(50, "Widest range that is told at the start.", ge=2),
+    "seed": SEED,
+}
 
 
 def build(config: TaskConfig) -> Task:
     """Build the task; `options` set the bounds and the width of the ranges."""
-    options = read_options(config, DEFAULTS)
-    check_range(options, "width", 2)
-    check_range(options, "largest", options["smallest"] + options["width"])
+    options = read_options(config, OPTIONS)
+    require_at_least(options, "largest", options["smallest"] + options["width"])
 
     def problem(index: int) -> Example:
         rng = random.Random(f"guess/{options['seed']}/{index}")

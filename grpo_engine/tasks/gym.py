@@ -13,11 +13,12 @@ import sys
 import types
 import warnings
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from functools import lru_cache
 from importlib.metadata import version
 from typing import Any, Final
 
+from grpo_engine.config.declaration import Setting
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError, MissingPackageError, nearest
 from grpo_engine.tasks.answers import final_answer
@@ -61,8 +62,7 @@ def build(config: TaskConfig) -> Task:
             f"reasoning-gym has no generator {name!r}{nearest(name, available)}; "
             "`grpo-tui tasks list --gym` shows all"
         )
-    settings = [field.name for field in fields(available[name][1]) if field.name != "size"]
-    read_options(config, dict.fromkeys(settings))
+    read_options(config, options_of(config))
     options: dict[str, Any] = {"seed": 0, **config.options}
     size = config.train_size or SIZES.get(name, SIZE)
     spare = 8 * config.held_out_size + 64
@@ -82,6 +82,20 @@ def build(config: TaskConfig) -> Task:
         accuracy="gym_score",
         notes=_notes(name),
     )
+
+
+def options_of(config: TaskConfig) -> Mapping[str, Setting]:
+    """The fields of the generator's configuration, which the generator checks."""
+    settings = fields(_registry()[config.name.partition(":")[2]][1])
+    return {
+        field.name: Setting(
+            help="Of the generator.",
+            annotation=Any,
+            default=None if field.default is MISSING else field.default,
+        )
+        for field in settings
+        if field.name != "size"
+    }
 
 
 def _notes(name: str) -> tuple[str, ...]:

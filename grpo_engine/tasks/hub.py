@@ -2,6 +2,7 @@
 
 import os
 import socket
+from itertools import islice
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -10,8 +11,8 @@ from grpo_engine.errors import DataError, MissingPackageError, NotFetchedError
 from grpo_engine.tasks.rows import HELD_OUT, DataRow
 
 
-def hub_splits(config: TaskConfig, name: str) -> dict[str, list[DataRow]]:
-    """The rows of the splits that the task uses; `org/name:subset` names a subset."""
+def hub_splits(config: TaskConfig, name: str, count: int | None = None) -> dict[str, list[DataRow]]:
+    """The rows, or the first ones, of the splits that are used; `org/name:subset` is a subset."""
     repository, _, subset = name.partition(":")
     setting = "task.name" if config.name == name else "task.options.path"
     remedy = (
@@ -40,7 +41,10 @@ def hub_splits(config: TaskConfig, name: str) -> dict[str, list[DataRow]]:
         ) from error
     used = {config.option("train"), config.option("held_out"), *HELD_OUT}
     return {
-        split: [DataRow(row, f"{name}: {split} row {number}") for number, row in enumerate(part, 1)]
+        split: [
+            DataRow(row, f"{name}: {split} row {number}")
+            for number, row in enumerate(islice(part, count), 1)
+        ]
         for split, part in loaded.items()
         if split in used
     }

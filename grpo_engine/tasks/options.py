@@ -1,41 +1,36 @@
-"""Reads `task.options`: checks names and types, and suggests close names."""
+"""Reads `task.options`: checks names and values, and suggests close names."""
 
 from collections.abc import Mapping
-from math import inf
-from typing import Any
+from typing import Any, Final
 
+from grpo_engine.config.declaration import Setting, declared
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError, nearest, quoted
 
+SEED: Final = declared(0, "Chooses the problems; another seed gives others.", ge=None)
 
-def read_options(config: TaskConfig, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the defaults updated with the task's options; a wrong name or type is an error."""
-    chosen = dict(defaults)
+
+def read_options(config: TaskConfig, declared: Mapping[str, Setting]) -> dict[str, Any]:
+    """Return the defaults updated with the task's options; a wrong name or value is an error."""
+    chosen = {name: option.default for name, option in declared.items()}
     for name, value in config.options.items():
-        if name not in defaults:
-            available = ", ".join(defaults) or "no options"
+        if name not in declared:
+            available = ", ".join(declared) or "no options"
             raise DataError(
                 f"task.options: {config.name} has no option {quoted(name)}"
-                f"{nearest(name, defaults, 1)}; it takes {available}",
+                f"{nearest(name, declared, 1)}; it takes {available}",
                 "task.options",
             )
-        default = defaults[name]
-        types = (int, float) if isinstance(default, float) else type(default)
-        wrong = isinstance(value, bool) != isinstance(default, bool)
-        if default is not None and (wrong or not isinstance(value, types)):
-            raise DataError(
-                f"task.options.{name} must be like {default!r}, got {quoted(value)}",
-                "task.options",
-            )
-        chosen[name] = value
+        try:
+            chosen[name] = declared[name].checked(value)
+        except ValueError as error:
+            raise DataError(f"task.options.{name} {error}", "task.options") from None
     return chosen
 
 
-def check_range(options: Mapping[str, Any], name: str, low: float, high: float = inf) -> None:
-    """Refuse an option outside its range."""
-    if not low <= options[name] <= high:
+def require_at_least(options: Mapping[str, Any], name: str, low: float) -> None:
+    """Refuse an option below a limit that follows from the others."""
+    if options[name] < low:
         raise DataError(
-            f"task.options.{name} must be >= {low}{f' and <= {high}' if high < inf else ''}, got "
-            f"{options[name]}",
-            "task.options",
+            f"task.options.{name} must be >= {low}, got {options[name]}", "task.options"
         )

@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -73,8 +74,8 @@ class DataRow:
     location: str
 
 
-def read_rows(path: Path, bad: BadRows) -> list[DataRow]:
-    """Read every row of the file, and collect lines that are none.
+def read_rows(path: Path, bad: BadRows, count: int | None = None) -> list[DataRow]:
+    """Read every row of the file, or the first ones, and collect lines that are none.
 
     A file that cannot be read beyond some place raises an error with that place and a remedy.
     """
@@ -84,7 +85,7 @@ def read_rows(path: Path, bad: BadRows) -> list[DataRow]:
             f"{path}: a data file ends in {', '.join(SUFFIXES)}, not {path.suffix or 'nothing'!r}"
         )
     try:
-        rows = bad.good(reader(path), _row)
+        rows = bad.good(islice(reader(path), count), _row)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
     if not rows:

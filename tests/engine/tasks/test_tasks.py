@@ -121,9 +121,9 @@ def test_settings_replace_the_tasks_own_system_prompt_and_prefill() -> None:
     [
         ("contdown", {}, "did you mean countdown?"),
         ("countdown", {"options": {"nubers": 3}}, "did you mean numbers?"),
-        ("countdown", {"options": {"numbers": "3"}}, "must be like 3, got '3'"),
-        ("countdown", {"options": {"numbers": True}}, "must be like 3, got True"),
-        ("countdown", {"options": {"numbers": 1}}, "must be >= 2 and <= 8, got 1"),
+        ("countdown", {"options": {"numbers": "x"}}, "such as 3; got 'x'"),
+        ("countdown", {"options": {"numbers": True}}, "such as 3; got True"),
+        ("countdown", {"options": {"numbers": 1}}, "numbers must be a whole number ≥ 2 and ≤ 8"),
         ("countdown", {"options": {"operators": "+%"}}, "must be some of '+-*/'"),
         ("reasoning-gym:gsm_symbolik", {}, "did you mean gsm_symbolic"),
         ("reasoning-gym:countdown", {"options": {"x": 1}}, "it takes min_numbers, max_numbers"),
