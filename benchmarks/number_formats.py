@@ -28,7 +28,7 @@ from grpo_engine.events import EvaluationFinished, Event, RunFailed, StepFinishe
 from grpo_engine.presets import preset
 from grpo_engine.run.session import EngineRun
 from grpo_engine.run.user_objects import NO_OBJECTS
-from grpo_engine.setup.opening import load_run
+from grpo_engine.setup.opening import RunContext, load_run
 from grpo_engine.setup.parts import load_tasks
 from grpo_engine.trainer import run
 from grpo_engine.training.advantages import rows_to_train, step_advantages
@@ -101,9 +101,8 @@ def first_update(
     The last value is the share of weights that changed as the forward pass reads them.
     """
     with ExitStack() as stack:
-        current: EngineRun = drain(
-            load_run(config, Control(), folder, stack, load_tasks(config, NO_OBJECTS), 0)
-        )
+        context = RunContext(config=config, control=Control(), folder=folder, stack=stack)
+        current: EngineRun = drain(load_run(context, load_tasks(config, NO_OBJECTS)))
         given = given or drain(sample_step(current, 1))
         samples = gather(given.groups, current.recipe)
         advantages = step_advantages(samples, OldScores(), current.recipe, 1)

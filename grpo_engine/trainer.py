@@ -44,7 +44,7 @@ from grpo_engine.run.recovery import as_engine_error
 from grpo_engine.run.requests import handle_requests, wait_until_recorded
 from grpo_engine.run.session import EngineRun, is_stopping
 from grpo_engine.run.user_objects import NO_OBJECTS, UserObjects
-from grpo_engine.setup.opening import load_run, open_run, plan_next_step
+from grpo_engine.setup.opening import RunContext, load_run, open_run, plan_next_step
 from grpo_engine.setup.parts import LoadedTask, load_tasks
 from grpo_engine.setup.self_check import check_itself
 from grpo_engine.training.advantages import (
@@ -287,9 +287,15 @@ def evaluate_only(
         with ExitStack() as stack:
             tasks = load_tasks(config, objects)
             _refuse_without_problems(tasks)
-            current = yield from load_run(
-                config, control, folder, stack, tasks, step, objects=objects
+            context = RunContext(
+                config=config,
+                control=control,
+                folder=folder,
+                stack=stack,
+                objects=objects,
+                step=step,
             )
+            current = yield from load_run(context, tasks)
             yield from evaluate(current, step, moment)
     except StopNow:
         yield RunFinished(step=step, reason="aborted", summary={})

@@ -1,7 +1,7 @@
 """Compare runs: settings, metrics at equal work, statistics over seeds, tests per problem."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from difflib import unified_diff
 from math import inf, isfinite
@@ -83,25 +83,15 @@ def compare(
     steps, position = _equal_steps(reader, runs, axis, at)
     alike = _alike(runs, settings)
     changed = {"name", *(item.path for item in (*differing, *by_recipe))}
-    unlimited = {run.key: _last_by_mode(reader, run) for run in runs}
-    last = {
-        run.key: _last_by_mode(reader, run, step) for run, step in zip(runs, steps, strict=True)
-    }
-    if any(unlimited[run] and not last[run] for run in last):
-        last = unlimited
+    last, is_limited = _last_evaluations(reader, runs, steps)
     groups = _compared(alike, base or runs[0])
-    reasons = [_untested(reader, groups[0], group) for group in groups[1:]]
-    if not reasons and len(runs) > 1:
-        *names, last_name = (run.name for run in groups[0])
-        reason = f"{', '.join(names)} and {last_name} are runs of one setting"
-        reasons.append(_untested(reader, groups[0][:1], groups[0][1:]) or reason)
     if values_at is not None:
         steps, position = _equal_steps(reader, runs, axis, values_at)
     return Comparison(
         runs=tuple(runs),
         baseline=base.id if base else None,
         at=position,
-        equal_work=bool(axis) and last is not unlimited,
+        equal_work=bool(axis) and is_limited,
         differing=differing,
         by_recipe=by_recipe,
         sources=_sources(runs, functions, runs.index(base or runs[0])),
@@ -109,8 +99,33 @@ def compare(
         metrics=tuple(_metric(reader, runs, base, key, steps) for key in keys),
         seeds=tuple(tuple(run.id for run in group) for group in alike if len(group) > 1),
         rankings=_rankings(reader, groups, last, goal),
-        notes=tuple(filter(None, reasons)),
+        notes=tuple(_reasons(reader, groups)),
     )
+
+
+def _last_evaluations(
+    reader: "StoreReader", runs: Runs, steps: Sequence[int | None]
+) -> tuple[Mapping[int, Mapping[str, Judged]], bool]:
+    """The last evaluations of each run up to its step, and True; else the last of all."""
+    unlimited = {run.key: _last_by_mode(reader, run) for run in runs}
+    last = {
+        run.key: _last_by_mode(reader, run, step) for run, step in zip(runs, steps, strict=True)
+    }
+    if any(unlimited[run] and not last[run] for run in last):
+        return unlimited, False
+    return last, True
+
+
+def _reasons(reader: "StoreReader", groups: Sequence[Runs]) -> Iterator[str]:
+    """Why settings are not tested against the first."""
+    first, *others = groups
+    for group in others:
+        if reason := _untested(reader, first, group):
+            yield reason
+    if not others and len(first) > 1:
+        *names, last_name = (run.name for run in first)
+        reason = f"{', '.join(names)} and {last_name} are runs of one setting"
+        yield _untested(reader, first[:1], first[1:]) or reason
 
 
 def _versions(functions: Mapping[str, Any]) -> dict[str, str]:

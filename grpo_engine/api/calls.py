@@ -8,7 +8,7 @@ from grpo_engine import consent, names
 from grpo_engine import events as ev
 from grpo_engine.api.evaluation import evaluate_target
 from grpo_engine.api.progress import ProgressBar
-from grpo_engine.api.records import open_store
+from grpo_engine.api.records import Store, open_store
 from grpo_engine.api.run import Callbacks, Run
 from grpo_engine.api.settings import Settings, merged, name_object, named_tree, settings_of
 from grpo_engine.config.parse import with_steps
@@ -16,6 +16,7 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.errors import CheckpointError, EngineError
 from grpo_engine.evaluation.target import find_target
+from grpo_engine.frozen import frozen
 from grpo_engine.platform.threads import launched_rank
 from grpo_engine.run import checkpoint
 from grpo_engine.run.user_objects import NO_OBJECTS, UserObjects
@@ -57,8 +58,7 @@ def train(
         folder=folder,
         **settings,
     )
-    _finish(run, progress)
-    return run
+    return _finish(run, progress)
 
 
 def iterate(
@@ -127,34 +127,22 @@ def resume(
         follower = Run(RunConfig(), objects, record=None, control=control, resume=True)
         follower.finish()
         return follower
-    old_record, folder, previous = None, Path(str(run)), NO_OBJECTS
-    if isinstance(run, Run):
-        old_record, folder, previous = run.record, run.folder, run.objects
-    store = None
-    if old_record or not folder.is_dir():
-        name = old_record.id if old_record else str(run)
-        store = open_store(old_record.store if old_record else record)
-        if store is None:
-            raise EngineError(f"run {name} is recorded and resumes there: leave out record=False")
-        status, tree = store.resumable(name)
-        folder = store.folder(name)
-        step, is_complete = checkpoint.newest_step(folder), status == "completed"
-    else:
-        name = str(folder)
-        tree, step, is_complete = _checkpoint_in(folder)
+    target = _to_resume(run, record)
     with consent.accepting(trust):
-        config = consent.build(tree, f"run {name}")
-    if is_complete and (steps is None or steps <= config.steps):
+        config = consent.build(target.tree, f"run {target.name}")
+    if target.is_complete and (steps is None or steps <= config.steps):
         raise CheckpointError(
-            f"run {name} is complete at step {step}; grpo_engine.resume(run, steps=N) continues it "
-            f"to a step N after {config.steps}"
+            f"run {target.name} is complete at step {target.step}; grpo_engine.resume(run, "
+            f"steps=N) continues it to a step N after {config.steps}"
         )
-    config = config if steps is None else with_steps(config, steps, step)
-    objects = _objects_of(config, previous, objects)
+    config = config if steps is None else with_steps(config, steps, target.step)
+    objects = _objects_of(config, run, objects)
     new_record = None
-    if store is not None:
+    if target.store is not None:
         changed = None if steps is None else config
-        new_record = store.resume(name, from_step=step, control=control, config=changed)
+        new_record = target.store.resume(
+            target.name, from_step=target.step, control=control, config=changed
+        )
     resumed = Run(
         config,
         objects,
@@ -162,19 +150,59 @@ def resume(
         control=control,
         resume=True,
         callbacks=callbacks,
-        folder=None if new_record else folder,
+        folder=None if new_record else target.folder,
     )
-    _finish(resumed, progress)
-    return resumed
+    return _finish(resumed, progress)
 
 
-def _checkpoint_in(folder: Path) -> tuple[Mapping[str, Any], int, bool]:
-    """The settings and step of the last checkpoint, and whether the run was complete there."""
+@frozen
+class _Resumable:
+    """A run at its last checkpoint; `store` is None for one that was not recorded."""
+
+    name: str
+    folder: Path
+    store: Store | None
+    tree: Mapping[str, Any]  # its settings
+    step: int
+    is_complete: bool
+
+
+def _to_resume(run: Run | str | Path, record: bool | str | Path) -> _Resumable:
+    old_record, folder = None, Path(str(run))
+    if isinstance(run, Run):
+        old_record, folder = run.record, run.folder
+    if not old_record and folder.is_dir():
+        return _checkpoint_in(folder)
+    name = old_record.id if old_record else str(run)
+    store = open_store(old_record.store if old_record else record)
+    if store is None:
+        raise EngineError(f"run {name} is recorded and resumes there: leave out record=False")
+    status, tree = store.resumable(name)
+    folder = store.folder(name)
+    return _Resumable(
+        name=name,
+        folder=folder,
+        store=store,
+        tree=tree,
+        step=checkpoint.newest_step(folder),
+        is_complete=status == "completed",
+    )
+
+
+def _checkpoint_in(folder: Path) -> _Resumable:
+    """A run that was not recorded; it is complete if its last checkpoint says so."""
     saved, _ = checkpoint.latest(folder)
     if saved is None:
         raise CheckpointError(f"{folder} holds no checkpoint to resume from; train again")
     tree, ended_by = saved.state["config"], saved.state["progress"].get("ended_by")
-    return tree, saved.step, bool(ended_by) or saved.step >= tree["steps"]
+    return _Resumable(
+        name=str(folder),
+        folder=folder,
+        store=None,
+        tree=tree,
+        step=saved.step,
+        is_complete=bool(ended_by) or saved.step >= tree["steps"],
+    )
 
 
 def _by_name(objects: Iterable[Any], environment: Any = None) -> dict[str, Any]:
@@ -187,8 +215,9 @@ def _by_name(objects: Iterable[Any], environment: Any = None) -> dict[str, Any]:
     return by_name
 
 
-def _objects_of(config: RunConfig, before: UserObjects, new: UserObjects) -> UserObjects:
+def _objects_of(config: RunConfig, run: Run | str | Path, new: UserObjects) -> UserObjects:
     """The Python objects that a resumed run needs; raise if one is missing."""
+    before = run.objects if isinstance(run, Run) else NO_OBJECTS
 
     def required(role: str, required_names: Collection[str], objects: Mapping[str, Any]) -> Any:
         for name in required_names:
@@ -252,8 +281,8 @@ def evaluate(
     return evaluate_target(resolved, objects)
 
 
-def _finish(run: Run, progress: bool | None) -> None:
-    """Train to the end with a bar."""
+def _finish(run: Run, progress: bool | None) -> Run:
+    """Train to the end with a bar, and return the run."""
     bar = ProgressBar(run.config.steps, False if launched_rank() else progress)
     run.write = bar.write
     try:
@@ -261,3 +290,4 @@ def _finish(run: Run, progress: bool | None) -> None:
     finally:
         bar.close()
         run.write = print
+    return run

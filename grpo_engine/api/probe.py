@@ -12,7 +12,7 @@ from grpo_engine.evaluation.statistics import Count, bootstrap, signal_at_k
 from grpo_engine.events import Event
 from grpo_engine.run.session import is_stopping
 from grpo_engine.run.user_objects import NO_OBJECTS
-from grpo_engine.setup.opening import load_run
+from grpo_engine.setup.opening import RunContext, load_run
 from grpo_engine.setup.parts import load_tasks
 from grpo_engine.training.drawing import Drawing, take_rates
 from grpo_engine.training.sampling import SampleRequest, sample_and_score
@@ -46,7 +46,8 @@ def probe(
         tasks = load_tasks(config, NO_OBJECTS)
         count = min(prompts, sum(len(task.task.train) for task in tasks))
         size = max(1, config.rollout.rows // samples)
-        run = yield from load_run(config, control, folder, stack, tasks, 0)
+        context = RunContext(config=config, control=control, folder=folder, stack=stack)
+        run = yield from load_run(context, tasks)
         yield from take_rates(run)
         examples = list({example.key: example for example in Drawing(run).take(count)}.values())
         for temperature in temperatures:

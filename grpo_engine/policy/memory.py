@@ -374,17 +374,16 @@ def choose_plan(
         fitting = bisect_right(plans, budget, key=lambda plan: getattr(estimate(plan), phase))
         return plans[max(1, fitting) - 1]
 
-    def counts(chosen: int, largest: int) -> list[int]:
-        """Numbers of rows to choose from."""
+    def row_counts(chosen: int, largest: int) -> list[int]:
         return [min(rows, chosen)] if chosen else list(range(1, min(rows, largest) + 1))
 
     plan = MemoryPlan(1, False, choose_head_chunk(policy, budget), 1)
     plan = last_fitting(
-        [plan._replace(max_rows=count) for count in counts(max_rows, rows)], "decoding"
+        [plan._replace(max_rows=count) for count in row_counts(max_rows, rows)], "decoding"
     )
     known = is_known(policy)
     useful = _useful_rows(policy, prompt_tokens, new_tokens) if known else 1
-    micro = counts(micro_rows, useful)
+    micro = row_counts(micro_rows, useful)
     automatic = (False, True) if known else (True,)
     layers = {"on": (True,), "off": (False,)}.get(policy.config.grad_checkpoint, automatic)
     plans = [

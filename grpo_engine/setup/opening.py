@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import field, replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.cpu import blas
 from grpo_engine.distributed.ranks import Lifeline, Ranks
-from grpo_engine.environments.dialogues import open_environments
+from grpo_engine.environments.dialogues import Environments, open_environments
 from grpo_engine.errors import CheckpointError
 from grpo_engine.evaluation.pinned import first_pins
 from grpo_engine.events import (
@@ -32,6 +32,7 @@ from grpo_engine.events import (
     RunStarted,
     warning,
 )
+from grpo_engine.frozen import frozen
 from grpo_engine.maths.custom import named_in
 from grpo_engine.policy import optimizer
 from grpo_engine.policy.load import load_policy
@@ -78,6 +79,20 @@ SHORTENED = (
 )
 
 
+@frozen
+class RunContext:
+    """What a run is loaded with; `stack` closes it after the run."""
+
+    config: RunConfig
+    control: Control
+    folder: Path
+    stack: ExitStack
+    ranks: Ranks = field(default_factory=Ranks)
+    objects: UserObjects = NO_OBJECTS
+    step: int = 0
+    saved: Mapping[str, Any] | None = None  # the state of the checkpoint that it goes on from
+
+
 def open_run(
     config: RunConfig,
     control: Control,
@@ -95,12 +110,10 @@ def open_run(
     config = RunConfig.model_validate(ranks.broadcast(config.model_dump(mode="json")))
     newest, problems = checkpoint.latest(folder) if ranks.leads else (None, [])
     saved = persist.share_checkpoint(ranks, newest)
-    step, state = 0, None
     if saved is not None:
-        step, state = saved.step, saved.state
         if not resume:
             raise CheckpointError(
-                f"{folder} holds a run at step {step}; resume it, or choose another folder"
+                f"{folder} holds a run at step {saved.step}; resume it, or choose another folder"
             )
         persist.check_same_settings(config, saved)
     optimizer.build(config.optimizer)  # fails early on settings that are wrong
@@ -109,46 +122,52 @@ def open_run(
     if not resume:  # an earlier version may have taken options that have no effect
         check_reward_options(config, tasks)
     unkept = consent.begins(config) if ranks.leads and not resume else ""
-    chosen = load_functions(config, objects, tasks, ranks)
-    functions = chosen.functions
-    recipe = " + ".join([config.algorithm.recipe, *(Path(f).name for f in functions.values())])
-    yield RunStarted(
-        step=step,
-        config=config.model_dump(mode="json"),
-        total_steps=config.steps,
-        resumed=resume,
-        versions=dict(versions()),
-        device=str(mx.default_device()),
-        threads=_threads(state["threads"] if state else None),
-        dataset_fingerprint=fingerprint_of([loaded.task for loaded in tasks]),
-        recipe=recipe,
-    )
-    if functions:
-        stack.enter_context(named_in(folder))
-        sources = {choice: function.source for choice, function in functions.items()}
-        if ranks.leads:
-            consent.question_of_functions(sources).begin()
-        yield FunctionsLoaded(step=step, sources=sources)
-    yield from _notes(step, tasks, [*problems, *filter(None, [unkept])], ranks)
-    run = yield from load_run(
-        config,
-        control,
-        folder,
-        stack,
-        tasks,
-        step,
+    context = RunContext(
+        config=config,
+        control=control,
+        folder=folder,
+        stack=stack,
         ranks=ranks,
-        saved=state,
         objects=objects,
-        chosen=chosen,
+        step=saved.step if saved else 0,
+        saved=saved.state if saved else None,
     )
+    chosen = load_functions(config, objects, tasks, ranks)
+    yield from _started(context, tasks, chosen, resume=resume)
+    yield from _notes(context.step, tasks, [*problems, *filter(None, [unkept])], ranks)
+    run = yield from load_run(context, tasks, chosen)
     if run.recipe != config.algorithm.resolved():
-        yield NoteWritten(step=step, text=CORRECTED)
+        yield NoteWritten(step=context.step, text=CORRECTED)
     if saved is not None:
         yield from persist.restore(run, saved)
     else:
         yield from take_rates(run)
     return run
+
+
+def _started(
+    context: RunContext, tasks: Sequence[LoadedTask], chosen: Recipe, *, resume: bool
+) -> Iterator[Event]:
+    """The run's settings as a fact, and the functions of its recipe, for which it is asked."""
+    config, functions = context.config, chosen.functions
+    recipe = " + ".join([config.algorithm.recipe, *(Path(f).name for f in functions.values())])
+    yield RunStarted(
+        step=context.step,
+        config=config.model_dump(mode="json"),
+        total_steps=config.steps,
+        resumed=resume,
+        versions=dict(versions()),
+        device=str(mx.default_device()),
+        threads=_threads(context.saved["threads"] if context.saved else None),
+        dataset_fingerprint=fingerprint_of([loaded.task for loaded in tasks]),
+        recipe=recipe,
+    )
+    if functions:
+        context.stack.enter_context(named_in(context.folder))
+        sources = {choice: function.source for choice, function in functions.items()}
+        if context.ranks.leads:
+            consent.question_of_functions(sources).begin()
+        yield FunctionsLoaded(step=context.step, sources=sources)
 
 
 def _notes(
@@ -182,56 +201,100 @@ def _threads(before: int | None) -> int:
 
 
 def load_run(
-    config: RunConfig,
-    control: Control,
-    folder: Path,
-    stack: ExitStack,
-    tasks: Sequence[LoadedTask],
-    step: int,
-    *,
-    ranks: Ranks | None = None,
-    saved: Mapping[str, Any] | None = None,
-    objects: UserObjects = NO_OBJECTS,
-    chosen: Recipe | None = None,
+    context: RunContext, tasks: Sequence[LoadedTask], chosen: Recipe | None = None
 ) -> Generator[Event, None, EngineRun]:
-    """Load the model and start the reward functions, for a run at step 0.
+    """Load the model and start the reward functions; `chosen` is the recipe of the settings.
 
-    `saved` is a checkpoint's state; its recipe is kept. `chosen` is the recipe of the settings.
+    The recipe of a checkpoint is kept.
     """
-    ranks = ranks or Ranks()
-    chosen = chosen or objects.recipe(config.algorithm)
-    policy, recipe = yield from _model(config, chosen, ranks, saved, step)
+    config, step = context.config, context.step
+    chosen = chosen or context.objects.recipe(config.algorithm)
+    policy, recipe = yield from _model(context, chosen)
     usable = [renderer(loaded.config, loaded.task, policy).usable() for loaded in tasks]
     renders = [render for render, _ in usable]
     noted = [text for _, notes in usable for text in notes]
-    for text in filter(None, (*policy.notes, *noted, objects.note(config.task))):
+    for text in filter(None, (*policy.notes, *noted, context.objects.note(config.task))):
         yield NoteWritten(step=step, text=text)
-    foreign = consent.is_foreign(config)
-    environments = open_environments(
-        config,
-        folder,
-        renders[0],
-        policy.end_ids,
-        stack.enter_context,
-        lambda: control.stop_now,
-        objects.environments,
-        foreign=foreign,
-    )
-    parts = open_parts(
-        tasks,
-        renders,
-        folder,
-        control,
-        objects,
-        stack.enter_context,
-        None if environments is None else environments.client.rewards,
-        foreign=foreign,
-    )
+    environments, parts = _processes(context, tasks, renders, policy)
     if recipe.demonstrates:
         yield NoteWritten(step=step, text=DEMONSTRATED)
     note = "" if environments is None else environments.tokens.note
     for text in dict.fromkeys(filter(None, (note, *(part.scorer.form_note for part in parts)))):
         yield NoteWritten(step=step, text=text)
+    lengths = _longest(tasks, renders, policy, environments)
+    plan, estimate = yield from _planned(context, policy, lengths)
+    context.stack.enter_context(preflight.wired(estimate))
+    sampling = Sampling.of(config.training)
+    if plan.max_rows < config.training.rows:  # without a limit, evaluations may have more rows
+        sampling = replace(sampling, max_rows=plan.max_rows)
+    if sampling.truncated:
+        yield warning(step, TRUNCATED)
+    learner, critic = _optimizers(config, policy, recipe)
+    if context.saved is None and config.optimizer.start is not None:
+        persist.begin_with(policy, learner, critic, Path(config.optimizer.start))
+    run = EngineRun(
+        config=config,
+        recipe=recipe,
+        control=context.control,
+        folder=context.folder,
+        policy=policy,
+        parts=parts,
+        environments=environments,
+        optimizer=learner,
+        critic_optimizer=critic,
+        alerts=Alerts(_limits(config, recipe, policy, parts, estimate)),
+        sampling=sampling,
+        lengths=lengths,
+        plan=plan,
+        threads=_threads(None),
+        ranks=context.ranks,
+    )
+    run.progress.entropy_control = recipe.entropy_bonus
+    if recipe.entropy_target is None:  # a target needs a measured entropy
+        run.progress.entropy_bonus = recipe.entropy_bonus
+    run.progress.pins = first_pins(run)
+    return run
+
+
+def _processes(
+    context: RunContext,
+    tasks: Sequence[LoadedTask],
+    renders: Sequence[PromptRenderer],
+    policy: Policy,
+) -> tuple[Environments | None, list[TaskPart]]:
+    """Start the processes of environments and rewards."""
+    config, control, stack = context.config, context.control, context.stack
+    foreign = consent.is_foreign(config)
+    environments = open_environments(
+        config,
+        context.folder,
+        renders[0],
+        policy.end_ids,
+        stack.enter_context,
+        lambda: control.stop_now,
+        context.objects.environments,
+        foreign=foreign,
+    )
+    parts = open_parts(
+        tasks,
+        renders,
+        context.folder,
+        control,
+        context.objects,
+        stack.enter_context,
+        None if environments is None else environments.client.rewards,
+        foreign=foreign,
+    )
+    return environments, parts
+
+
+def _longest(
+    tasks: Sequence[LoadedTask],
+    renders: Sequence[PromptRenderer],
+    policy: Policy,
+    environments: Environments | None,
+) -> Lengths:
+    """The longest prompt and the longest answer that any of the tasks may need."""
     lengths = [
         preflight.longest(
             loaded.config,
@@ -241,45 +304,12 @@ def load_run(
         )
         for loaded, render in zip(tasks, renders, strict=True)
     ]
-    longest = Lengths(*map(max, zip(*lengths, strict=True)))
-    plan, estimate = yield from _planned(config, policy, longest, ranks, step, saved)
-    stack.enter_context(preflight.wired(estimate))
-    sampling = Sampling.of(config.training)
-    if plan.max_rows < config.training.rows:  # without a limit, evaluations may have more rows
-        sampling = replace(sampling, max_rows=plan.max_rows)
-    if sampling.truncated:
-        yield warning(step, TRUNCATED)
-    learner, critic = _optimizers(config, policy, recipe)
-    if saved is None and config.optimizer.start is not None:
-        persist.begin_with(policy, learner, critic, Path(config.optimizer.start))
-    run = EngineRun(
-        config=config,
-        recipe=recipe,
-        control=control,
-        folder=folder,
-        policy=policy,
-        parts=parts,
-        environments=environments,
-        optimizer=learner,
-        critic_optimizer=critic,
-        alerts=Alerts(_limits(config, recipe, policy, parts, estimate)),
-        sampling=sampling,
-        lengths=longest,
-        plan=plan,
-        threads=_threads(None),
-        ranks=ranks,
-    )
-    run.progress.entropy_control = recipe.entropy_bonus
-    if recipe.entropy_target is None:  # a target needs a measured entropy
-        run.progress.entropy_bonus = recipe.entropy_bonus
-    run.progress.pins = first_pins(run)
-    return run
+    return Lengths(*map(max, zip(*lengths, strict=True)))
 
 
-def _model(
-    config: RunConfig, chosen: Recipe, ranks: Ranks, saved: Mapping[str, Any] | None, step: int
-) -> Generator[Event, None, tuple[Policy, Recipe]]:
+def _model(context: RunContext, chosen: Recipe) -> Generator[Event, None, tuple[Policy, Recipe]]:
     """Load the model, and turn importance correction on in its recipe if the model needs it."""
+    config, step, saved = context.config, context.step, context.saved
     begun = time.perf_counter()
     preflight.set_limits()
     yield PhaseStarted(step=step, phase="load", detail=config.model.path)
@@ -295,7 +325,7 @@ def _model(
             flatten(policy.model.parameters())
         )
         # ranks on other devices may use other formats, but all must train the same way
-        agree = all(ranks.gather(mismatch.can_agree(policy.dtype, quantized=quantized)))
+        agree = all(context.ranks.gather(mismatch.can_agree(policy.dtype, quantized=quantized)))
         recipe = mismatch.with_correction(chosen, config.algorithm.importance_cap, agree=agree)
     yield ModelLoaded(
         step=step,
@@ -324,27 +354,23 @@ def renderer(config: RunConfig, task: Task, policy: Policy) -> PromptRenderer:
 
 
 def _planned(
-    config: RunConfig,
-    policy: Policy,
-    lengths: Lengths,
-    ranks: Ranks,
-    step: int,
-    saved: Mapping[str, Any] | None,
+    context: RunContext, policy: Policy, lengths: Lengths
 ) -> Generator[Event, None, tuple[MemoryPlan, MemoryEstimate]]:
     """Apply the memory plan of the run; refuse a step that is too large.
 
     A resumed run keeps its plan where that fits. A new one is that of the rank with least memory.
     """
+    config, ranks = context.config, context.ranks
     limit = preflight.memory_limit()
     plan = _agreed_plan(config, policy, lengths, ranks, limit)
-    if saved is not None:
-        before = persist.saved_plan(config, saved)
+    if context.saved is not None:
+        before = persist.saved_plan(config, context.saved)
         peak = preflight.estimated(config, policy, lengths, before).peak
         if all(ranks.gather(peak <= limit)):
             plan = before
         elif plan != before:
             yield warning(
-                step,
+                context.step,
                 f"the memory plan was {before} and is {plan}, because the former does not fit "
                 f"here: {persist.SAME_TO_TOLERANCE}",
             )
@@ -352,7 +378,7 @@ def _planned(
     estimate = preflight.check_memory(config, policy, lengths, plan)
     replies = lengths.completion > config.rollout.max_new_tokens
     yield NoteWritten(
-        step=step,
+        step=context.step,
         text=f"{estimate}; {plan}"
         f"{f'; answers of up to {lengths.completion} tokens with their replies' * replies}",
     )

@@ -44,40 +44,8 @@ EXACT = LIMITS["float32"]  # equal products on equal ids, in any format
 def check_itself(run: EngineRun) -> Iterator[Event]:
     """Sample a few answers and compare; raise SelfCheckError with the first difference."""
     yield PhaseStarted(step=0, phase="logprobs", detail="self-check")
-    sampling = replace(
-        run.sampling,
-        top_p=1.0,
-        top_k=0,
-        min_p=0.0,
-        repetition_penalty=1.0,
-        stop=(),
-        think_budget=0,
-        max_new_tokens=min(TOKENS, run.config.rollout.max_new_tokens),
-    )
-    prompt_rows = [
-        PromptRows(
-            key=example.key, group=group, ids=run.part_of(example).render(example).ids, rows=ROWS
-        )
-        for group, example in enumerate(Drawing(run).take(PROMPTS))
-    ]
     policy, moved = run.policy, moved_adapter(run.policy)
-
-    def sample() -> Generator[Event, None, list[Trajectory]]:
-        at_a_time = replace(sampling, max_rows=run.sampling.max_rows)
-        return (
-            yield from sample_groups(
-                policy,
-                prompt_rows,
-                at_a_time,
-                seed=run.config.seed,
-                step=FIXED_STEP,
-                event_step=0,
-                requests=partial(handle_requests, run),
-                weights=moved,
-            )
-        )
-
-    rollouts = yield from repeated(run, 0, sample, partial(fewer_sampled, run, PROMPTS * ROWS))
+    rollouts = yield from _sampled(run, moved)
     trained = yield from score_tokens(run, 0, rollouts, under=partial(policy.using, moved))
     sampled = yield from score_tokens(run, 0, rollouts, under=partial(policy.for_sampling, moved))
     first = yield from score_tokens(run, 0, rollouts)
@@ -115,6 +83,45 @@ def check_itself(run: EngineRun) -> Iterator[Event]:
             )
         worst = max(worst, gap.max)
     yield NoteWritten(step=0, text=f"self-check passed: largest difference {worst:.1e} nats")
+
+
+def _sampled(
+    run: EngineRun, moved: dict[str, mx.array] | None
+) -> Generator[Event, None, list[Trajectory]]:
+    """A few answers of the adapter that was moved, drawn from the full distribution."""
+    sampling = replace(
+        run.sampling,
+        top_p=1.0,
+        top_k=0,
+        min_p=0.0,
+        repetition_penalty=1.0,
+        stop=(),
+        think_budget=0,
+        max_new_tokens=min(TOKENS, run.config.rollout.max_new_tokens),
+    )
+    prompt_rows = [
+        PromptRows(
+            key=example.key, group=group, ids=run.part_of(example).render(example).ids, rows=ROWS
+        )
+        for group, example in enumerate(Drawing(run).take(PROMPTS))
+    ]
+
+    def sample() -> Generator[Event, None, list[Trajectory]]:
+        at_a_time = replace(sampling, max_rows=run.sampling.max_rows)
+        return (
+            yield from sample_groups(
+                run.policy,
+                prompt_rows,
+                at_a_time,
+                seed=run.config.seed,
+                step=FIXED_STEP,
+                event_step=0,
+                requests=partial(handle_requests, run),
+                weights=moved,
+            )
+        )
+
+    return (yield from repeated(run, 0, sample, partial(fewer_sampled, run, PROMPTS * ROWS)))
 
 
 def moved_adapter(policy: Policy) -> dict[str, mx.array] | None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from grpo_tui.app.text.run_columns import RunColumn
     from grpo_tui.experiments.store import ExperimentStore
-    from grpo_tui.experiments.values import PostMortem, RunSummary
+    from grpo_tui.experiments.values import AlertView, PostMortem, RunSummary
 
 ALERT_FIELDS = (
     "key",
@@ -158,26 +158,26 @@ def show(
         "begun_from": detail.descent,
         "origin": detail.origin,
     }
-    print_fields(
-        {
-            name: value
-            for name, value in fields.items()
-            if " " not in name and value not in ("", None)
-        }
-    )
-    content |= {"alerts": [], "settings": detail.settings if all_settings else content["settings"]}
+    print_fields({k: v for k, v in fields.items() if " " not in k and v not in ("", None)})
+    content["alerts"] = []
+    if all_settings:
+        content["settings"] = detail.settings
     for title, rows in tables(content).items():
         if rows:
             print_text(f"\n{title}")
             print_table(rows)
     for alert in alerts:
-        print_text(
-            f"\n{alert.severity} {alert.rule} ({alert.count} x, steps {alert.first_step} to "
-            f"{alert.last_step}{', muted' if alert.muted else ''}): {alert.explanation} "
-            f"{alert.remedy}"
-        )
+        _print_alert(alert)
     if mortem is not None:
         _print_end(summary, mortem)
+
+
+def _print_alert(alert: "AlertView") -> None:
+    muted = ", muted" if alert.muted else ""
+    print_text(
+        f"\n{alert.severity} {alert.rule} ({alert.count} x, steps {alert.first_step} to "
+        f"{alert.last_step}{muted}): {alert.explanation} {alert.remedy}"
+    )
 
 
 def _print_end(summary: "RunSummary", mortem: "PostMortem") -> None:

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -186,8 +187,14 @@ def planned(events: Iterator[Event]) -> Any:
 def test_the_rank_with_least_memory_decides(world: Path, limit: int) -> None:
     config = auto(world)
     policy = load_policy(config.model, seed=5)
-    ranks = Two(sent=([limit, 2, True, 32, 3],))
-    plan, _ = planned(opening._planned(config, policy, LENGTHS, ranks, 0, None))
+    context = opening.RunContext(
+        config=config,
+        control=Control(),
+        folder=world,
+        stack=ExitStack(),
+        ranks=Two(sent=([limit, 2, True, 32, 3],)),
+    )
+    plan, _ = planned(opening._planned(context, policy, LENGTHS))
     if limit == 1:
         assert plan == (2, True, 32, 3)
         assert policy.grad_checkpoint
