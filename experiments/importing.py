@@ -43,9 +43,10 @@ def import_store(
                     if _is_new(store, run, progress):
                         progress(f"importing {run.name}: {run.step} steps")
                         imported.append(_copy_run(store, source, run))
-                except Exception as error:  # whatever is wrong with a run, the others are imported
+                except Exception as error:  # one damaged run does not keep the others out
                     refused.append(f"{run.name} ({type(error).__name__}: {str(error)[:200]})")
-    except Exception as error:  # without the remedy in the message, which is for the own store
+    except Exception as error:
+        # The remedy after the semicolon is for the user's store, which this is not.
         raise ImportRefusedError(
             f"{path} cannot be imported: {str(error).rpartition(';')[0] or error}"
         ) from error

@@ -231,7 +231,7 @@ class Recorder:
             try:
                 self.writer.write(self._pending, limit=LOCK_LIMIT_S)
                 self.writer.checkpoint_if_long()
-            except Exception as error:  # no error may lose events
+            except Exception as error:  # events are kept after any error
                 self._spilling = True
                 text = (
                     f"the store {self.path} cannot be written ({error}); training continues, "
