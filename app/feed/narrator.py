@@ -37,7 +37,8 @@ CANCELLED = 0.01  # sum of a group's advantages, as a share of their sizes
 def narrate(snapshot: Snapshot, focus: int = 0) -> tuple[str, ...]:
     """Describe the current step; `focus` is the index of the prompt in focus.
 
-    The most important sentence comes first; a panel leaves out those that do not fit.
+    The most important sentence comes first, and of a run that trains what holds for more than the
+    moment; a panel leaves out the last ones where not all fit.
     """
     if snapshot.status == "empty":
         return ("No run is open. Press 1 for the list of runs, or 2 to start one.",)
@@ -47,7 +48,10 @@ def narrate(snapshot: Snapshot, focus: int = 0) -> tuple[str, ...]:
         return failure, *_last_step(snapshot)
     last = _last_step(snapshot)
     if snapshot.status in ENDINGS:
-        return *_ended(snapshot), *last
+        head, *changes = _ended(snapshot)
+        if snapshot.status == "completed":  # as the line of phases says
+            return *changes[:1], *last, head, *changes[1:]
+        return head, *changes[:1], *last, *changes[1:]
     waiting = _waiting(snapshot)
     if waiting:
         return waiting, *last
@@ -55,17 +59,17 @@ def narrate(snapshot: Snapshot, focus: int = 0) -> tuple[str, ...]:
         return (_opening(snapshot),)
     group = snapshot.groups[min(focus, len(snapshot.groups) - 1)]
     if not isinstance(group, Group):
-        return _sampling(snapshot), *last, "Rewards appear once every answer has one."
-    return _group(group), *last
+        return *last, _sampling(snapshot), "Rewards appear once every answer has one."
+    return *last, _group(group)
 
 
 def _last_step(snapshot: Snapshot) -> list[str]:
-    """Sentences on truncation, reward hacking and the loss."""
-    sentences = [_truncating(snapshot), _hacking(snapshot)]
-    loss = _value(snapshot, "loss")
+    """Sentences on reward hacking, the loss and truncation; those of an alert come first."""
+    sentences, loss = [_hacking(snapshot)], _value(snapshot, "loss")
     if loss is not None and (reason := _loss_note(snapshot, loss)):
         sentences.append(f"Loss {short(loss)}{reason}.")
-    return [sentence for sentence in sentences if sentence]
+    sentences.append(_truncating(snapshot))
+    return sorted(filter(None, sentences), key=lambda text: not text.startswith("▲"))
 
 
 def _value(snapshot: Snapshot, key: str) -> float | None:

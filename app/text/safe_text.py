@@ -234,8 +234,8 @@ def wrap(text: str, width: int, max_lines: int, *, keep_end: bool = False) -> li
 
 def _break(text: str, width: int) -> list[str]:
     lines = []
-    while cell_len(text) > width:
-        end = max(1, _fitting(text, width))
+    while (end := _fitting(text, width)) < len(text):
+        end = max(1, end)
         spaces = (space.start() for space in SPACE.finditer(text, width // 2 + 1, end + 4))
         end = max((space for space in spaces if space <= end), default=end)
         lines.append(text[:end])

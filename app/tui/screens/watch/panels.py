@@ -1,12 +1,16 @@
 """The panels of Watch; each draws a snapshot, moves its cursor and posts what a key asks for."""
 
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
 from textual import events
-from textual.geometry import Size
 from textual.reactive import reactive
 
 from grpo_engine.events import Group
-from grpo_tui.app.feed.snapshot import LogLine, Snapshot, StepGroup
+from grpo_tui.app.feed.snapshot import LogLine, Snapshot, StepGroup, StepRollout
 from grpo_tui.app.inspector.groups import is_greedy
+from grpo_tui.app.latest import Latest
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui.keys import bindings
 from grpo_tui.app.tui.messages import (
@@ -19,7 +23,9 @@ from grpo_tui.app.tui.screens.watch.state import (
     WatchState,
     charts_of,
     counted,
+    fair_limit,
     group_at,
+    largest_push,
     last_step,
     log_entries,
     no_push_reason,
@@ -33,6 +39,7 @@ from grpo_tui.experiments.values import AlertView
 AXIS_FROM = 16  # lines with which there is an axis of steps
 ROOMY, TIGHT = 4, 3  # lines of a chart
 ALERT_LINES = 3  # of an alert, unless the panel is high
+LOG_IN_FULL = 16  # lines of the panel from which a line of the log may take two
 ORIGINS = {"train": "prompt", "eval": "a held-out problem", "pinned": "pinned prompt"}
 
 
@@ -97,14 +104,16 @@ class Curves(WatchPanel, ChartStack, ListPanel):
             return hint(render.waiting(snapshot, "Curves appear here after step 1."), width)
         axis = 1 if height >= AXIS_FROM else 0
         columns, cells = self.columns(len(charts)), self.chart_width(len(charts))
-        needed, functions = TIGHT, 0
-        if height >= 6 * ROOMY:  # with the list of reward functions
-            needed, functions = ROOMY, len(charts[0].keys) - 1
-        rows = self.rows(len(charts), self.selected, height - axis, needed, functions)
+        needed = ROOMY if height >= 6 * ROOMY else TIGHT
+        functions = len(charts[0].keys) - 1
+        if height < ROOMY + functions + TIGHT:  # their names are in the title, if they fit
+            functions = 0
+        more = functions + ROOMY - needed
+        rows = self.rows(len(charts), self.selected, height - axis, needed, more)
         lines = self.stacked(rows, cells, self._chart)
         hidden = len(charts) - sum(len(members) for members, _ in rows)
-        more = f" · {hidden} more {'↑↓' if self.alone else '↓'}" if hidden > 0 else ""
-        self.note_first(f"values and lines smoothed, dots as recorded{more}", f"smoothed{more}")
+        left = f" · {hidden} more {'↑↓' if self.alone else '↓'}" if hidden > 0 else ""
+        self.note_first(f"values and lines smoothed, dots as recorded{left}", f"smoothed{left}")
         if not axis:
             return lines
         below = [[axis_line(f"step {last_step(snapshot):.0f}", cells)]] * columns
@@ -160,9 +169,13 @@ class GroupPanel(WatchPanel, ListPanel):
 
 
 class CompletionsPanel(GroupPanel):
-    """The answers to one prompt, one below the other, updated live."""
+    """The answers to one prompt, updated live; below them those to the next ones, if they fit."""
 
     BINDINGS = bindings("answers")
+
+    def __init__(self, title: str, **kwargs: Any) -> None:
+        super().__init__(title, **kwargs)
+        self.cache = Latest()
 
     @property
     def snapshot(self) -> Snapshot:
@@ -177,7 +190,7 @@ class CompletionsPanel(GroupPanel):
             self.set_reactive(CompletionsPanel.cursor, 0)
 
     def paint(self, width: int, height: int) -> list[Line]:
-        """The prompt, then each answer that fits."""
+        """The prompt, then each answer that fits, in full where there is space."""
         group = self.group
         if group is None:
             self.title, self.note = "answers", ""
@@ -186,20 +199,46 @@ class CompletionsPanel(GroupPanel):
         # groups of an evaluation go on from greedy answers to sampled ones
         number = "" if group.origin == "eval" else f" {group.index + 1}"
         self.title = f"answers to {ORIGINS.get(group.origin) or safe(group.origin, ' ')}{number}"
-        lines = render.prompt_lines(group, width, height)
         self.note = f"step {self.snapshot.groups_step}"
-        return lines + self._lanes(group, width, height - len(lines), above=len(lines))
+        lines = render.prompt_lines(group, width, height)
+        lanes = self._lanes(group, width, height - len(lines))
+        blocks = [
+            render.with_edge(lane, self.has_focus and index == self.selected)
+            for index, lane in enumerate(lanes)
+        ]
+        lines += self.listed(blocks, height - len(lines), self.selected, above=len(lines))
+        return lines + self._next_lines(group, width, height - len(lines))
 
-    def _lanes(self, group: StepGroup, width: int, height: int, above: int) -> list[Line]:
-        count = len(group.rollouts)
-        if not count or height <= 0:
-            return []
-        rows = max(1, min(render.MOST_LINES, height // count))
-        blocks = []
-        for index in range(count):
-            lane = render.lane_lines(group.rollouts[index], width - 1, rows, group)
-            blocks.append(render.with_edge(lane, self.has_focus and index == self.selected))
-        return self.listed(blocks, height, self.selected, above)
+    def _next_lines(self, group: StepGroup, width: int, height: int) -> list[Line]:
+        """The following prompts with their answers, as many as there is space for."""
+        groups = self.snapshot.groups
+        at = next(index for index, item in enumerate(groups) if item is group)
+        lines: list[Line] = []
+        for item in (*groups[at + 1 :], *groups[:at]):
+            left = height - len(lines) - 2
+            if not item.rollouts or left < len(item.rollouts):
+                break
+            lines += [[], render.prompt_title(item, width)]
+            for lane in self._lanes(item, width, left):
+                lines += render.with_edge(lane, marked=False)
+        return lines
+
+    def _lanes(self, group: StepGroup, width: int, height: int) -> list[list[Line]]:
+        """Each answer; those that are too long for all to fit are cut to the same lines."""
+        rollouts: Sequence[StepRollout] = group.rollouts
+        lanes = [
+            self.cache.latest(
+                f"{group.index} {rollout.index}",
+                (rollout, largest_push(group), width, height),
+                partial(render.lane_lines, rollout, width - 1, max(1, height), group),
+            )
+            for rollout in rollouts
+        ]
+        limit = fair_limit([*map(len, lanes)], height)
+        return [
+            lane if len(lane) <= limit else render.lane_lines(rollout, width - 1, limit, group)
+            for lane, rollout in zip(lanes, rollouts, strict=True)
+        ]
 
 
 class Groups(GroupPanel):
@@ -211,16 +250,6 @@ class Groups(GroupPanel):
     def snapshot(self) -> Snapshot:
         return self.view.groups
 
-    def get_content_width(self, container: Size, viewport: Size) -> int:  # noqa: ARG002 - the base class has it
-        """The width of the arrows of all answers; overrides Textual, for `width: auto`."""
-        groups = self.snapshot.groups
-        return render.number_width(groups) + 2 * _largest_group(self.snapshot) + 1 + render.MEAN + 2
-
-    def watch_view(self, old: WatchState, new: WatchState) -> None:
-        """Take the width that the new groups need."""
-        if _largest_group(old.groups) != _largest_group(new.groups):
-            self.refresh(layout=True)
-
     help_topic = "panel:groups"
 
     def paint(self, width: int, height: int) -> list[Line]:
@@ -230,24 +259,30 @@ class Groups(GroupPanel):
             self.title, self.note = "groups", ""
             text = "Each prompt of a step gets a row here, each answer a cell: ▲ pushed up, ▼ down."
             return hint(text, width)
-        number, size = render.number_width(groups), _largest_group(snapshot)
+        number, size = render.number_width(groups), render.largest_group(groups)
         # cells of an answer: with its advantage, with its arrow, or less
         cell = next((cell for cell in (7, 2) if size * cell <= width - number - render.MEAN), 1)
         # the mean stays beside the answers, however wide the panel is
         table = min(width, number + cell * size + 1 + render.MEAN)
         head = render.group_header(number, cell, size, table)
-        foot = render.signal_line(snapshot, width)
+        foot = render.signal_line(snapshot, width) if height > 3 else []
         space = height - 1 - bool(foot)
+        reasons = [*map(no_push_reason, groups)]
+        below = len(groups) + sum(map(bool, reasons)) <= space
         selected = min(self.view.prompt, len(groups) - 1)
         linked = self.view.completions.groups_step == snapshot.groups_step
         blocks = []
         for index, group in enumerate(groups):
             focused = linked and index == selected
-            reason = no_push_reason(group)
             marked = self.selected if index == selected and self.has_focus else None
+            beside, reason = width - table >= render.SHORTEST_PROMPT, reasons[index]
             line = render.group_line(group, table, number, cell, focused=focused, marked=marked)
-            line += render.prompt_of(group, width - table, focused)
-            blocks.append([line, *([render.reason_line(reason, width)] if reason else [])])
+            if reason and not (below or beside or focused or marked is not None):
+                line = render.folded_line(group, reason, table, number)
+                reason = ""
+            if beside:
+                line += render.prompt_of(group, width - table, focused, reason * (not below))
+            blocks.append([line, *[render.reason_line(reason, width)] * bool(reason and below)])
         lines = [head, *self.listed(blocks, space, selected, above=1)]
         names = {"train": "groups", "eval": "held-out"}
         self.title = names.get(groups[0].origin, "pinned")
@@ -267,11 +302,6 @@ class Groups(GroupPanel):
     def choose(self, item: int) -> None:
         """Show another prompt."""
         self.post_message(self.Chosen(item))
-
-
-def _largest_group(snapshot: Snapshot) -> int:
-    """The most answers to a prompt."""
-    return max((len(group.rollouts) for group in snapshot.groups), default=0)
 
 
 class AlertsLog(WatchPanel, ListPanel):
@@ -308,7 +338,12 @@ class AlertsLog(WatchPanel, ListPanel):
         limit = max(1, min(limit, height // max(1, len(snapshot.open_alerts))))
         blocks = [
             render.entry_lines(
-                entry, self.has_focus and index == selected, width, limit, active=index < active
+                entry,
+                self.has_focus and index == selected,
+                width,
+                limit,
+                active=index < active,
+                rest=2 if height >= LOG_IN_FULL else 1,
             )
             for index, entry in enumerate(entries[: selected + height])
         ]

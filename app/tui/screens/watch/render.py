@@ -133,7 +133,6 @@ def function_lines(snapshot: Snapshot, width: int) -> list[Line]:
 
 PUSH, REWARD = 5, 5  # cells
 LEAD = 3 + 1 + PUSH + 1 + REWARD + 2  # cells before an answer's text: letter, push and reward
-MOST_LINES = 6
 
 
 def arrow(advantage: float | None) -> str:
@@ -166,7 +165,7 @@ def push_of(rollout: StepRollout) -> str:
 
 
 def lane_lines(rollout: StepRollout, width: int, rows: int, group: StepGroup) -> list[Line]:
-    """One answer in `rows` lines: name, push and reward on the left, then its text."""
+    """One answer in `rows` lines at most: name, push and reward on the left, then its text."""
     lead = [(f"{letter(rollout.index):>2} ", "text")]
     if isinstance(rollout, BoardRollout):
         lead.append((f"{rollout.tokens:>7} tok".ljust(LEAD - 3), "label"))
@@ -180,7 +179,7 @@ def lane_lines(rollout: StepRollout, width: int, rows: int, group: StepGroup) ->
         text = [(text, "label" if reply else "text") for text, reply in part]
         lines.append([*([(" " * LEAD, "")] if lines else lead), *text])
     lines[-1].append(mark)
-    return lines + [[]] * (rows - len(lines))
+    return lines
 
 
 def text_rows(rollout: StepRollout, mark: str, width: int, rows: int) -> list[list[Piece]]:
@@ -203,15 +202,27 @@ def with_edge(lines: Sequence[Line], marked: bool) -> list[Line]:
 
 
 def prompt_lines(group: StepGroup, width: int, height: int) -> list[Line]:
-    """The prompt with its target, if a line for each answer is left below."""
-    target = f"   target {clip(group.target, 24)}" if group.target else ""
+    """The prompt with its target, and a line below it if the answers leave one."""
+    target = target_of(group)
     space = width - 2 - cell_len(target)
-    if space <= 0 or height < len(group.rollouts) + 2:
+    if space <= 0 or height < 2:
         return []
     rows = wrap(" ".join(question(group.prompt_text).split()), space, 1 if height < 20 else 3)
     lines = [[(" ", ""), (row, "headline")] for row in rows]
     lines[0].append((target, "label"))
-    return [*lines, []]
+    return [*lines, *[[]] * (len(rows) + len(group.rollouts) < height)]
+
+
+def target_of(group: StepGroup) -> str:
+    """The right answer, as it stands behind the prompt."""
+    return f"   target {clip(group.target, 24)}" if group.target else ""
+
+
+def prompt_title(group: StepGroup, width: int) -> Line:
+    """The number, prompt and target of a group below the one in focus."""
+    number, target = f" {group.index + 1}  ", target_of(group)
+    text = clip(last_question(group.prompt_text), width - cell_len(number + target))
+    return [(number, "label"), (text, "text"), (target, "label")]
 
 
 def waiting(snapshot: Snapshot, text: str) -> str:
@@ -232,6 +243,16 @@ def number_width(groups: Sequence[StepGroup]) -> int:
     return max(2, *(len(str(group.index + 1)) for group in groups), 0) + 2
 
 
+def largest_group(groups: Sequence[StepGroup]) -> int:
+    """The most answers to a prompt."""
+    return max((len(group.rollouts) for group in groups), default=0)
+
+
+def overview_width(groups: Sequence[StepGroup]) -> int:
+    """The cells of the groups' panel with an arrow for each answer."""
+    return number_width(groups) + 2 * largest_group(groups) + 1 + MEAN + 2
+
+
 def group_header(number: int, cell: int, group_size: int, width: int) -> Line:
     """The letters of the answers above their cells, and the heading of the means."""
     names = "".join(letter(i).ljust(cell)[:cell] for i in range(group_size)) if cell > 1 else ""
@@ -248,16 +269,28 @@ def group_line(
     marked: int | None = None,
 ) -> Line:
     """One prompt: number, the pushes of its answers, the mean reward."""
+    cells = (
+        _cell(rollout, cell, largest_push(group), rollout.index == marked)
+        for rollout in group.rollouts[: (width - number - MEAN - 1) // cell]
+    )
+    return _group_row(group, [*cells], width, number, focused=focused)
+
+
+def folded_line(group: StepGroup, reason: str, width: int, number: int) -> Line:
+    """A prompt no answer to which is pushed: the reason in place of its equal signs."""
+    space = width - number - MEAN - 1
+    text = f"{reason}: no push"
+    text = text if cell_len(text) <= space else f"= {reason.rpartition(', ')[2]}"
+    return _group_row(group, [(clip(text, space), "label")], width, number)
+
+
+def _group_row(
+    group: StepGroup, middle: Line, width: int, number: int, *, focused: bool = False
+) -> Line:
     bright = "bold headline" if focused else "text"
-    left = [
-        (f"{group.index + 1:>{number - 2}}", bright),
-        ("▸ " if focused else "  ", "accent"),
-        *(
-            _cell(rollout, cell, largest_push(group), rollout.index == marked)
-            for rollout in group.rollouts[: (width - number - MEAN - 1) // cell]
-        ),
-    ]
+    mark = ("▸ " if focused else "  ", "accent")
     mean = narrow(group.reward_mean, MEAN) if isinstance(group, Group) else ""
+    left = [(f"{group.index + 1:>{number - 2}}", bright), mark, *middle]
     return justified(left, [(f"{mean:>{MEAN}}", bright)], width)
 
 
@@ -295,12 +328,13 @@ def signal_line(snapshot: Snapshot, width: int) -> Line:
     ]
 
 
-def prompt_of(group: StepGroup, width: int, focused: bool) -> Line:
-    """The prompt of a group, where there is space beside its mean."""
-    if width < SHORTEST_PROMPT:
-        return []
-    colour = "text" if focused else "label"
-    return [(f"  {clip(last_question(group.prompt_text), width - 2)}", colour)]
+def prompt_of(group: StepGroup, width: int, focused: bool, reason: str = "") -> Line:
+    """The prompt of a group beside its mean, after the reason why no answer to it is pushed."""
+    if reason:
+        reason = f"  {clip(f'{reason}: no push', width - 2)}"
+        width -= cell_len(reason)
+    prompt = [] if width < 4 else [f"  {clip(last_question(group.prompt_text), width - 2)}"]
+    return [(reason, "label"), *((text, "text" if focused else "label") for text in prompt)]
 
 
 # -- alerts and log -----------------------------------------------------------------------------
@@ -310,13 +344,19 @@ SIGNS = {"info": ("·", "label"), "warning": ("▲", "warn"), "error": ("✗", "
 
 
 def entry_lines(
-    entry: AlertView | LogLine, marked: bool, width: int, limit: int, *, active: bool = True
+    entry: AlertView | LogLine,
+    marked: bool,
+    width: int,
+    limit: int,
+    *,
+    active: bool = True,
+    rest: int = 1,
 ) -> list[Line]:
-    """An alert or the marked line of the log, in at most so many lines; others in one."""
+    """An alert or the marked line of the log, in at most `limit` lines; others in `rest`."""
     style, when = "text", clock(entry.at)
     sign, colour = SIGNS.get(entry.severity) or (safe(entry.severity, " "), "warn")
     if isinstance(entry, LogLine):
-        text, limit = entry.text, limit if marked else 1
+        text, limit = entry.text, limit if marked else rest
         style = "text" if entry.severity == "info" else colour
     elif not active:
         text, sign, colour = f"alert {steps_of(entry)}, closed: {entry.explanation}", "·", "label"
@@ -349,12 +389,16 @@ def sentence_lines(sentences: Sequence[str], width: int, height: int) -> list[Li
 def phase_line(snapshot: Snapshot, now: float, width: int) -> Line:
     """Phases on the left, numbers on the right; the least important numbers are dropped first.
 
-    Then the bar becomes shorter. Of a run that has ended, the shortest phases are dropped.
+    The time that is left stays: the bar becomes shorter, then the phases that are done or to come
+    are dropped. Of a run that has ended, the shortest phases are dropped.
     """
     spent = spent_in(snapshot)
     left, right = _phases(snapshot, now, spent), _numbers(snapshot, spent)
-    if (over := cells(left) + 2 - width) > 0:
+    least = 2 + max(0, *(cell_len(text) + 1 for text in right[-1:]), 0)
+    if (over := cells(left) + least - width) > 0:
         left = _phases(snapshot, now, spent, max(0, BAR - over))
+    if snapshot.active and cells(left) + least > width:
+        left = _phases(snapshot, now, spent, BAR, only=snapshot.board.phase)
     while len(spent) > 1 and not snapshot.active and cells(left) + 2 > width:
         del spent[min(spent, key=spent.__getitem__)]
         left = _phases(snapshot, now, spent)
@@ -379,7 +423,9 @@ def _numbers(snapshot: Snapshot, spent: dict[str, float]) -> list[str]:
     return numbers
 
 
-def _phases(snapshot: Snapshot, now: float, spent: dict[str, float], bar: int = BAR) -> Line:
+def _phases(
+    snapshot: Snapshot, now: float, spent: dict[str, float], bar: int = BAR, only: str = ""
+) -> Line:
     board = snapshot.board
     if snapshot.status == "empty":
         return [(" no run", "label")]
@@ -393,7 +439,7 @@ def _phases(snapshot: Snapshot, now: float, spent: dict[str, float], bar: int = 
             *_usual_step(spent),
         ]
     spans = []
-    for name in filter(None, dict.fromkeys((*PHASES, board.phase))):
+    for name in [only] if only else filter(None, dict.fromkeys((*PHASES, board.phase))):
         if name == board.phase:
             spans += _running(snapshot, name, now, bar)
         elif name in board.phase_seconds:

@@ -7,7 +7,7 @@ from typing import Any
 
 from textual import work
 from textual.app import ComposeResult
-from textual.containers import Container, Horizontal
+from textual.containers import Grid
 from textual.reactive import reactive
 
 from grpo_tui.app.feed.replay import ReplayFeed
@@ -32,11 +32,15 @@ from grpo_tui.app.tui.screens.watch.panels import (
     PhaseBar,
     WatchPanel,
 )
-from grpo_tui.app.tui.screens.watch.state import WatchState
+from grpo_tui.app.tui.screens.watch.render import largest_group, overview_width
+from grpo_tui.app.tui.screens.watch.state import Layout, WatchState, layout_of
 from grpo_tui.app.tui.store.reader import reporting
+from grpo_tui.app.tui.tour import TourLine
 from grpo_tui.app.tui.widgets.find_bar import FindBar
 from grpo_tui.app.tui.widgets.list_panel import ListPanel
 
+BARS = 3  # lines of tabs, phases and keys
+NO_GROUPS = (0, 0, 0)  # the most answers to a prompt, prompts of a step, cells of their overview
 # actions that need a run
 READING = frozenset({"prompt(1)", "step(-1)", "metrics", "open", "mute"})
 
@@ -54,22 +58,23 @@ class WatchScreen(ControlScreen):
         super().__init__()
         self._run = ""  # the id of the run on screen
         self._seeking = 0  # the step that is being read
+        self._largest: tuple[int, ...] = NO_GROUPS
+        self._layout: Layout | None = None
 
     def body(self) -> ComposeResult:
-        """Two status lines, three panels side by side, alerts below."""
+        """The phases and sentences, then a grid of panels."""
         yield PhaseBar(id="phase")
         yield NarratorLine(id="narrator")
-        with Horizontal(id="panels"):
+        with Grid(id="panels"):
             yield Curves("curves", id="curves")
-            with Container(id="step"):
-                yield CompletionsPanel("answers", id="answers")
-                yield Groups("groups", id="groups")
-        yield AlertsLog("alerts · log", id="alerts")
+            yield CompletionsPanel("answers", id="answers")
+            yield Groups("groups", id="groups")
+            yield AlertsLog("alerts · log", id="alerts")
 
     def show(self, snapshot: Snapshot) -> None:
         """Pass the snapshot to the panels."""
         if snapshot.head.id != self._run:
-            self._run = snapshot.head.id
+            self._run, self._largest = snapshot.head.id, NO_GROUPS
             self._return()
         bar = self.key_bar
         bar.hidden = self.unused_controls(active=snapshot.active and not snapshot.reading)
@@ -111,10 +116,40 @@ class WatchScreen(ControlScreen):
             self.refresh_bindings()
         for panel in self.query(WatchPanel):
             panel.view = new
+        for groups in (new.step.groups, new.groups.groups):
+            sizes = largest_group(groups), len(groups), overview_width(groups)
+            self._largest = tuple(map(max, self._largest, sizes))
+        self._arrange()
+
+    def _size_classes(self) -> None:
+        super()._size_classes()
+        self._arrange()
+
+    def _arrange(self) -> None:
+        """Share the space by the largest step of the run, so that no panel moves at each step."""
+        answers, groups, cells = self._largest
+        width, height = self.app.size
+        height -= BARS + sum(line.outer_size.height for line in self.query(TourLine))
+        focused = (self.focused.id if self.focused else None) or ""
+        layout = layout_of(
+            width, height, answers=answers, groups=groups, cells=cells, focused=focused
+        )
+        if layout == self._layout:
+            return
+        self._layout = layout
+        self.query_one(NarratorLine).styles.height = layout.sentences
+        grid = self.query_one("#panels").styles
+        grid.grid_size_columns = len(layout.columns)
+        grid.grid_columns = " ".join(map(str, layout.columns))
+        grid.grid_rows = " ".join(map(str, layout.rows))
+        for panel in self.query_one("#panels").children:
+            columns, rows = layout.spans.get(panel.id or "", (1, 1))
+            panel.styles.column_span, panel.styles.row_span = columns, rows
 
     def on_descendant_focus(self) -> None:
         """Show the answers of the groups that have the focus, or those that are being sampled."""
         self._draw()
+        self._arrange()
 
     def tick(self, now: float) -> None:
         """Update the elapsed time of the phase."""

@@ -1,6 +1,6 @@
 """What Watch shows, as values made from a snapshot of the run; knows no Textual."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -10,6 +10,7 @@ from grpo_tui.app.charts.series import axis_end
 from grpo_tui.app.feed.narrator import narrate
 from grpo_tui.app.feed.snapshot import LogLine, Snapshot, StepGroup
 from grpo_tui.app.text.numbers import with_unit
+from grpo_tui.app.tui.screens.priorities import Part, shared_lines
 from grpo_tui.experiments.values import AlertView, BoardGroup
 
 CONSTANT_FROM = 10  # values; before that any metric may look constant
@@ -50,7 +51,77 @@ class WatchState:
         return hint, *narrate(self.past, self.prompt)
 
 
+# -- layout -------------------------------------------------------------------------------------
+
+ONE_COLUMN, TWO_COLUMNS, TWO_CHARTS, SIDE = 72, 110, 160, 190  # cells from which there are more
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The lines of the sentences, and the grid of the panels below: its columns and rows.
+
+    `spans` are the columns and rows of a panel that takes several.
+    """
+
+    sentences: int
+    columns: tuple[int | str, ...]
+    rows: tuple[int, ...]
+    spans: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+
+def parts_of(width: int, height: int, answers: int, groups: int) -> tuple[Part, ...]:
+    """The parts of Watch by the questions that they answer; what is cut last comes first."""
+    sentences = 3 if height >= 27 and width < TWO_CHARTS else 2
+    log = 3 + max(0, height - 21) // 5
+    return (
+        Part("narrator", 2, sentences, title=0),  # is the reward hacked, why is the loss near 0
+        Part("curves", 6),  # is it learning
+        Part("alerts", 3, log),  # what went wrong
+        Part("answers", 4, answers + 3),  # what it writes to this prompt
+        Part("groups", 5, min(groups + 4, 2 * height // 3)),  # which prompts teach nothing
+    )
+
+
+def layout_of(
+    width: int, height: int, *, answers: int, groups: int, cells: int, focused: str = ""
+) -> Layout:
+    """The layout for the space below the phases, which say how long it takes.
+
+    The groups need so many cells, and the prompts have so many `answers` at most. The panels are
+    in one column to four; on a wide terminal groups, alerts and log are below each other.
+    """
+    narrator, curves, alerts, lanes, overview = parts = parts_of(width, height, answers, groups)
+    columns: tuple[int | str, ...] = ("1fr",)
+    if width < ONE_COLUMN:
+        lines = shared_lines(parts, height, focused)
+        order = ("curves", "answers", "groups", "alerts")
+        return Layout(lines["narrator"], columns, tuple(lines[name] for name in order))
+    above = (narrator, Part("panels", curves.least + 2))
+    if width >= SIDE:
+        lines = shared_lines(above, height)
+        side = shared_lines((overview, Part("alerts", alerts.least)), lines["panels"], focused)
+        spans = {"curves": (1, 2), "answers": (1, 2)}
+        rows: tuple[int, ...] = (side["groups"], side["alerts"])
+        columns = (39 * width // 100, "1fr", 23 * width // 100)
+        return Layout(lines["narrator"], columns, rows, spans)
+    lines = shared_lines((*above, alerts), height, focused)
+    if width < TWO_COLUMNS:
+        step = shared_lines((lanes, overview), lines["panels"], focused)
+        spans = {"curves": (1, 2), "alerts": (2, 1)}
+        rows = (step["answers"], step["groups"], lines["alerts"])
+        return Layout(lines["narrator"], (36, "1fr"), rows, spans)
+    charts = max(78, 46 * width // 100) if width >= TWO_CHARTS else 34 * width // 105
+    columns, rows = (charts, "1fr", min(44, max(26, cells))), (lines["panels"], lines["alerts"])
+    return Layout(lines["narrator"], columns, rows, {"alerts": (3, 1)})
+
+
 # -- answers ------------------------------------------------------------------------------------
+
+
+def fair_limit(needed: Sequence[int], space: int) -> int:
+    """The largest number of lines for which all that need more can be cut to it; 1 at least."""
+    limits = range(1, max(1, space) + 1)
+    return max((n for n in limits if sum(min(n, lines) for lines in needed) <= space), default=1)
 
 
 def group_at(snapshot: Snapshot, prompt: int) -> StepGroup | None:

@@ -78,7 +78,7 @@ async def on_new_run(walk: Walk) -> None:
 
 async def on_watch(walk: Walk) -> None:
     await walk.press("3")
-    await walk.see("reward", "The run is complete")
+    await walk.see("reward", "completed after")
     await zoom_all(walk)
     await walk.over("slash", *"held", words=("Metric: held-out accuracy",))
 

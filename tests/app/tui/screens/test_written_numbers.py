@@ -39,8 +39,8 @@ def test_the_end_of_a_run_is_told_by_the_numbers_that_its_charts_show() -> None:
     }
     # debiased average: .1*1 / (1 - .9^2) = .526
     assert narrate(Snapshot(status="completed", step=3, series=series)) == (
-        "The run is complete after 3 steps.",
         "Held-out accuracy, sampled: 36% to 88%.",
+        "The run is complete after 3 steps.",
         "Reward, smoothed: 0 to .53, highest in one step 1.",
     )
     whole = Snapshot(
