@@ -5,14 +5,16 @@ series is rounded.
 """
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from itertools import count
+from itertools import count, dropwhile, takewhile
 
 from grpo_tui.app.text.numbers import MEGABYTES_BELOW, MINUS, clamped
 
 LABEL_CELLS = 6
+ALL_FROM = 3  # labels; with more of them, each step of the axis has one
 ANY = (-math.inf, math.inf)
 NOISE = 1e-9  # relative; averages of equal values differ by less
 SMALLEST, LARGEST = 1e-45, 1e60  # smaller sizes are drawn as 0, larger ones not at all
@@ -53,7 +55,8 @@ def axis(
     """Return the axis of these values, with some labels, or one if all values are equal.
 
     It stays within the `natural` range of the metric unless a value is outside. It includes guide
-    lines that are at most three times as high as the data, and 0 where the data is near.
+    lines that are at most three times as high as the data, and 0 where the data is near. More than
+    three labels are at equal distances, in round steps.
     """
     finite = [0.0 if abs(value) < SMALLEST else value for value in values if abs(value) <= LARGEST]
     if not finite:
@@ -65,10 +68,12 @@ def axis(
         return _constant(high, unit, natural)
     low = 0.0 if 0 <= low <= 0.6 * high else low
     near = [guide for guide in guides if 0 <= guide <= 3 * high]
-    ends = _round_ends(min([low, *near]), max([high, *near]), unit, natural)
+    ends = _round_ends(min([low, *near]), max([high, *near]), unit, natural, labels)
     last = len(ends) - 1
     marks = [ends[round(last * part / (labels - 1))] for part in range(labels)]
-    if not texts(marks, unit):
+    if labels > ALL_FROM:
+        marks = ends
+    elif not texts(marks, unit):
         marks = [ends[0], ends[-1]]
     at = [float(mark) for mark in marks]
     return Axis(at[0], at[-1], tuple(zip(at, texts(marks, unit), strict=True)))
@@ -88,12 +93,35 @@ def _constant(value: float, unit: str, natural: tuple[float, float]) -> Axis:
     )
 
 
-def _round_ends(low: float, high: float, unit: str, natural: tuple[float, float]) -> list[Decimal]:
+def log_axis(logarithms: Iterable[float], *, unit: str = "", labels: int = 2) -> Axis:
+    """The axis of decimal logarithms, from 1, 2 or 5 times a power of ten to another one.
+
+    Its labels are the numbers themselves: the powers of ten, or all of those where there are few.
+    """
+    finite = [value for value in logarithms if math.isfinite(value)]
+    if not finite:
+        return Axis(0.0, 1.0)
+    low, high = min(finite) + NOISE, max(finite) - NOISE
+    steps = steps_from(10 ** (low - 1))
+    marks = list(takewhile(lambda mark: math.log10(mark) < high + 1, steps))
+    first = bisect_right(marks, low, key=math.log10) - 1
+    last = max(first + 1, bisect_left(marks, high, key=math.log10))
+    inner = marks[first + 1 : last]
+    if len(inner) > labels:
+        inner = [mark for mark in inner if mark.as_tuple().digits == (1,)]
+    inner = inner[:: max(1, -(-len(inner) // labels))]
+    labelled = ((mark, text(mark, unit)) for mark in (marks[first], *inner, marks[last]))
+    ticks = tuple((math.log10(mark), label) for mark, label in labelled if label)
+    return Axis(math.log10(marks[first]), math.log10(marks[last]), ticks)
+
+
+def _round_ends(
+    low: float, high: float, unit: str, natural: tuple[float, float], labels: int
+) -> list[Decimal]:
     """The multiples of the finest step that suits the labels, from below the data to above."""
-    finest = (high - low) / 16
-    for step in _steps(math.floor(math.log10(finest))):
-        if float(step) < finest:
-            continue
+    parts = labels if labels > ALL_FROM else 16
+    finest = (high - low) / parts
+    for step in steps_from(finest):
         first = math.floor(low / float(step) + NOISE)
         last = math.ceil(high / float(step) - NOISE)
         if first == last:  # the data is nothing beside the finest step that can be labelled
@@ -101,14 +129,17 @@ def _round_ends(low: float, high: float, unit: str, natural: tuple[float, float]
         ends = [n * step for n in range(first, last + 1)]
         if ends[-1] > natural[1] >= high:
             ends[-1] = Decimal(round(natural[1]))
-        if texts([ends[0], ends[-1]], unit):
+        labelled = ends if labels > ALL_FROM else [ends[0], ends[-1]]
+        if len(labelled) <= parts + 1 and texts(labelled, unit):
             return ends
     raise AssertionError("the steps have no end")
 
 
-def _steps(exponent: int) -> Iterator[Decimal]:
-    """1, 2 and 5 times this power of ten and those above it."""
-    return (Decimal(factor).scaleb(power) for power in count(exponent) for factor in (1, 2, 5))
+def steps_from(least: float) -> Iterator[Decimal]:
+    """1, 2 and 5 times powers of ten, from the least one that is no smaller than this."""
+    exponents = count(math.floor(math.log10(least)))
+    steps = (Decimal(factor).scaleb(power) for power in exponents for factor in (1, 2, 5))
+    return dropwhile(lambda step: float(step) < least, steps)
 
 
 # -- labels -------------------------------------------------------------------------------------

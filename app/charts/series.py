@@ -121,6 +121,12 @@ class Series:
         newest = islice(filter(math.isfinite, reversed(self.values)), RECENT)
         return tuple(newest)[::-1]
 
+    def line_at(self, step: int) -> tuple[float, int]:
+        """The curve's last number up to a step, and the step that it is of."""
+        before = reversed(range(bisect_right(self.steps, step)))
+        index = next((i for i in before if math.isfinite(self.line[i])), None)
+        return (math.nan, step) if index is None else (self.line[index], self.steps[index])
+
     def at(self, positions: Sequence[float], x: float) -> tuple[float | None, int | None]:
         """The last number up to a position on the axis, and its step."""
         before = reversed(range(bisect_right(positions, x)))
@@ -180,6 +186,24 @@ class Trace:
 
     columns: tuple[PixelColumn, ...] = ()
     sparse: bool = False
+
+    def logarithmic(self) -> "Trace":
+        """The curve of the decimal logarithms; numbers that have none are gaps."""
+        columns = (
+            PixelColumn(
+                item.x,
+                logarithm(item.low if item.low > 0 else item.high),
+                logarithm(item.high),
+                tuple(map(logarithm, item.line)),
+            )
+            for item in self.columns
+        )
+        return replace(self, columns=tuple(columns))
+
+
+def logarithm(value: float) -> float:
+    """The decimal logarithm; NaN for 0, negative numbers and NaN."""
+    return math.log10(value) if value > 0 else math.nan
 
 
 def column(position: float, end: float, wide: int) -> int:

@@ -52,6 +52,7 @@ SECTIONS = {
     "Runs": ("RunsScreen", "QueueScreen"),
     "New run": ("NewRunScreen",),
     "Watch": ("WatchScreen", "Curves", "CompletionsPanel", "Groups", "AlertsLog"),
+    "charts of Watch and Compare": ("ChartStack",),
     "Rollouts": ("RolloutsScreen",),
     "lab": ("LabScreen",),
     "Compare": ("CompareScreen",),

@@ -10,6 +10,7 @@ from grpo_tui.app.tui.widgets.panel import Line
 BITS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 Dot = tuple[int, int]
 FAINT = "raw"  # drawn below every curve
+GRID = "guide"  # in empty cells only
 SLACK = 0.01  # of a dot, for rounding; plotext is off by .005
 
 
@@ -47,7 +48,8 @@ class Picture:
         if len(self.labels) == 1:
             ((row, known),) = self.labels.items()
             assert abs(value - known) <= 5e-2 * abs(known) + 1e-15, (value, known)
-            return next(y for _, y in sorted(self.all_dots()) if y // 4 == row)
+            dots = (y for _, y in sorted(self.all_dots()) if y // 4 == row)
+            return next(dots, 4 * row + 1.5)  # a mark may be over the only dot
         low, high = self.labels[self.height - 1], self.labels[0]
         inset = self.inset[1]
         return inset + (high - value) * (self.tall - 1 - 2 * inset) / (high - low)
@@ -79,7 +81,7 @@ def read(lines: Sequence[Line], margin: int) -> Picture:
         if label:
             found.labels[y] = value_of(label)
         for x, (char, colour) in enumerate(cells[margin:]):
-            if char in " ┈":
+            if char in " ┈" or colour == GRID:
                 continue
             found.cells[x, y] = (char, colour)
             bits = ord(char) - 0x2800

@@ -27,6 +27,7 @@ from grpo_tui.app.tui.keys import bindings
 from grpo_tui.app.tui.lifecycle import RunApp
 from grpo_tui.app.tui.messages import ScreenRequest
 from grpo_tui.app.tui.tour import TourLine
+from grpo_tui.app.tui.widgets.charts.stack import ChartStack
 from grpo_tui.app.tui.widgets.find_bar import FindBar
 from grpo_tui.app.tui.widgets.key_bar import KeyBar
 from grpo_tui.app.tui.widgets.panel import Panel
@@ -34,6 +35,7 @@ from grpo_tui.app.tui.widgets.top_bar import TopBar
 
 T = TypeVar("T")
 NARROW, SHORT, WIDE = 110, 30, 160
+LOG_METRICS = "charts.log"  # the preference: metrics with a logarithmic axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +179,22 @@ class WorkbenchScreen(AppScreen, Screen[None]):
             for line in self.query(TourLine):
                 line.sentence = tour.sentence(self)
 
+    def on_chart_stack_scale_switched(self, message: ChartStack.ScaleSwitched) -> None:
+        """Switch the axis of a metric's charts, and remember that."""
+        preferences = self.workbench.preferences
+        metrics = {*(preferences.texts(LOG_METRICS) or ())} ^ {message.metric}
+        preferences.remember(**{LOG_METRICS: sorted(metrics)})
+        self._scale_charts()
+
+    def _scale_charts(self) -> None:
+        for panel in self.query(Panel):  # Textual finds a class by its first bases alone
+            if isinstance(panel, ChartStack):
+                panel.log_metrics = frozenset(self.workbench.preferences.texts(LOG_METRICS) or ())
+
     def on_screen_resume(self) -> None:
         """Draw what changed while the screen was inactive."""
         self._size_classes()
+        self._scale_charts()
         for panel in self.query(Panel):
             panel.catch_up()
         self.workbench.frame_now()

@@ -2,13 +2,14 @@
 
 import math
 from decimal import Decimal
+from itertools import pairwise
 
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from grpo_engine.metrics import METRICS, natural_range, spec
-from grpo_tui.app.charts.axis import LABEL_CELLS, Axis, axis, equal, rounded, text
+from grpo_tui.app.charts.axis import LABEL_CELLS, Axis, axis, equal, log_axis, rounded, text
 from grpo_tui.app.charts.series import column
 from tests.app.pictures import value_of
 
@@ -69,6 +70,56 @@ def test_labels_are_exact_in_order_and_all_different(
     for place, label in found.labels:
         assert 0 < len(label) <= LABEL_CELLS
         assert value_of(label) == pytest.approx(place, rel=1e-9, abs=1e-300)
+
+
+@given(possible())
+def test_an_axis_of_a_tall_chart_has_labels_at_equal_distances(
+    metric: tuple[str, list[float]],
+) -> None:
+    key, values = metric
+    assume(differ(values))
+    found = axis(values, unit=spec(key).unit, natural=natural_range(key), labels=5)
+    at = [place for place, _ in found.labels]
+    if at[-1] == natural_range(key)[1]:
+        at.pop()  # cut where the metric ends
+    gaps = [later - earlier for earlier, later in pairwise(at)]
+    assert len(found.labels) <= 6
+    assert gaps == pytest.approx([gaps[0]] * len(gaps) if gaps else [])
+
+
+@pytest.mark.parametrize(
+    ("values", "labels", "expected"),
+    [
+        ([0.0, 1.95], 5, ["0", ".5", "1", "1.5", "2"]),
+        ([0.0, 0.15], 5, ["0", ".05", ".1", ".15"]),
+        ([0.3, 0.88], 5, ["0", ".2", ".4", ".6", ".8", "1"]),
+    ],
+)
+def test_labels_of_tall_charts_by_hand(
+    values: list[float], labels: int, expected: list[str]
+) -> None:
+    assert [label for _, label in axis(values, labels=labels).labels] == expected
+
+
+@given(st.lists(st.floats(1e-30, 1e12), min_size=1, max_size=6), st.integers(2, 5))
+@example([0.1], 2)
+def test_a_logarithmic_axis_contains_the_data_between_labels_that_are_true(
+    values: list[float], labels: int
+) -> None:
+    logarithms = [math.log10(value) for value in values]
+    found = log_axis(logarithms, labels=labels)
+    assert found.low - 1e-6 <= min(logarithms) <= max(logarithms) <= found.high + 1e-6
+    assert (found.labels[0][0], found.labels[-1][0]) == (found.low, found.high)
+    for place, label in found.labels:
+        assert math.log10(value_of(label)) == pytest.approx(place)
+
+
+def test_a_logarithmic_axis_has_powers_of_ten_or_what_is_between_few_of_them() -> None:
+    def labels(*values: float) -> list[str]:
+        return [label for _, label in log_axis(map(math.log10, values), labels=5).labels]
+
+    assert labels(0.0001, 0.15) == [".0001", ".001", ".01", ".1", ".2"]
+    assert labels(3, 7) == ["2", "5", "10"]
 
 
 @given(VALUES | st.floats(1e-30, 1e-3), st.sampled_from(["", "share"]))

@@ -15,7 +15,7 @@ from grpo_tui.app.tui.screens.watch.state import (
     guides_of,
     last_step,
 )
-from grpo_tui.app.tui.widgets.charts.plot import LABELS, axis_line
+from grpo_tui.app.tui.widgets.charts.plot import LABELS, axis_line, ticks_of
 from grpo_tui.app.tui.widgets.panel import Line
 
 
@@ -124,6 +124,81 @@ def test_a_guide_line_within_the_range_is_drawn_through_the_empty_cells_of_its_r
     assert "┈" not in "".join(map(written, chart_lines(chart, above, 40, 6, chosen=False)))
     below = snapshot(kl=view(0.0, 0.01, 0.02))
     assert "┈" not in "".join(map(written, chart_lines(chart, below, 40, 6, chosen=False)))
+
+
+def test_a_guide_line_is_named_where_only_the_range_of_the_values_is_in_its_way() -> None:
+    shown = snapshot(step=20, total=20, kl=view(*[0.0, 0.0, 0.0, 0.1] * 5, smoothing=0.9))
+    (chart,) = charts_of(shown)
+    lines = map(written, chart_lines(chart, shown, 28, 3, chosen=False))
+    assert any("limit .1" in line for line in lines)
+
+
+def test_a_tall_chart_has_a_grid_behind_its_curve_and_a_low_one_has_none() -> None:
+    shown = snapshot(step=60, total=60, loss=view(*[step / 60 for step in range(60)]))
+    (chart,) = charts_of(shown)
+    low, tall = (chart_lines(chart, shown, 67, height, chosen=False)[1:] for height in (6, 21))
+    assert not any("─" in written(line) or "│" in written(line) for line in low)
+    labels = [written(line)[:LABELS].strip() for line in tall]
+    assert [label for label in labels if label] == ["1", ".8", ".6", ".4", ".2", "0"]
+    for line, label in zip(tall, labels, strict=True):
+        assert ("─" in written(line)) is bool(label)
+    # 60 columns of cells: steps 20 and 40 are a third and two thirds of the way
+    at = [x - LABELS for x, char in enumerate(written(tall[1])) if char == "│"]
+    assert at == [20, 39]
+    dots = [sum(char > "⠀" for char in written(line)[LABELS:]) for line in tall]
+    assert sum(dots) >= 60  # the curve is whole
+    axis = written(axis_line("step 60", 67, ticks_of(60, 60)))
+    assert axis.split() == ["0", "20", "40", "step", "60"]
+
+
+def test_two_measurements_are_two_points_and_no_slope() -> None:
+    shown = snapshot(
+        step=60, total=60, eval__accuracy=Series.of("eval/accuracy", (0, 60), (0.3, 0.9))
+    )
+    (chart,) = charts_of(shown)
+    lines = [written(line)[LABELS:] for line in chart_lines(chart, shown, 67, 9, chosen=False)[1:]]
+    assert "".join(lines).count("●") == 2
+    # a full line would have a dot in each of the 60 columns of cells; a dash is as long as a gap
+    dotted = {x for line in lines for x, char in enumerate(line) if char > "⠀" and char != "●"}
+    assert 20 <= len(dotted) <= 40
+
+
+def test_a_crosshair_has_the_values_of_all_curves_at_its_step() -> None:
+    shown = snapshot(
+        step=3,
+        reward=view(0.5, 1.5, 2.0),
+        rewards__exact__mean=view(0.25, 0.75, 1.0),
+        rewards__form__mean=view(0.1, 0.2, 0.3),
+    )
+    (chart,) = charts_of(shown)
+    title, exact, form, *plot = chart_lines(chart, shown, 60, 12, chosen=False, at=2)
+    assert written(title).split()[-4:] == ["1.5", "at", "step", "2"]
+    assert [written(line).split()[2] for line in (exact, form)] == [".75", ".2"]
+    crossed = [written(line).index("│") for line in plot if "│" in written(line)]
+    assert len(crossed) == len(plot) - 3  # each curve has one cell of its column
+    assert len({*crossed}) == 1
+
+
+def test_a_logarithmic_chart_leaves_out_what_is_not_above_0_and_says_so() -> None:
+    shown = snapshot(step=4, total=4, kl=view(0.0, 0.001, 0.01, 0.1))
+    (chart,) = charts_of(shown)
+    title, *plot = chart_lines(chart, shown, 60, 10, chosen=False, log=True)
+    assert "log axis, 1 value ≤ 0 not drawn" in written(title)
+    labels = [written(line)[:LABELS].strip() for line in plot]
+    assert [label for label in labels if label] == [".1", ".01", ".001"]
+    shown = snapshot(loss=view(-1.0, 0.0))
+    (chart,) = charts_of(shown)
+    title, *plot = chart_lines(chart, shown, 60, 10, chosen=False, log=True)
+    assert "no value is above 0" in written(title)
+    assert plot == chart_lines(chart, shown, 60, 10, chosen=False)[1:]
+
+
+def test_charts_stay_where_they_are_while_a_run_is_on_screen() -> None:
+    before = snapshot(kl=view(*[0.0] * 9), loss=view(1.0, 2.0))
+    order = [chart.title for chart in charts_of(before)]
+    later = snapshot(kl=view(*[0.0] * 10), loss=view(1.0, 2.0), entropy=view(1.0, 2.0))
+    assert order == ["loss", "KL to reference"]
+    assert [chart.title for chart in charts_of(later, (), order)] == [*order, "entropy"]
 
 
 def test_the_axis_of_steps_ends_at_the_total_or_at_a_step_not_reached_yet() -> None:

@@ -68,6 +68,7 @@ MEANINGS = {
     "minus": ("less", "slower"),
     "equals_sign": ("more", "faster"),
     "a": ("axis",),
+    "Y": ("log axis",),
     "b": ("baseline",),
     "x": ("remove", "mute"),
     "u,ctrl+z": ("undo",),

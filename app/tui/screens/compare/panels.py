@@ -14,7 +14,7 @@ from textual.reactive import reactive
 from grpo_tui.app.text.words import count_of
 from grpo_tui.app.tui.screens.compare import render
 from grpo_tui.app.tui.screens.compare.state import PAGES, CompareView
-from grpo_tui.app.tui.widgets.charts.plot import LABELS, axis_line, cross_position
+from grpo_tui.app.tui.widgets.charts.plot import LABELS, axis_line, cross_position, ticks_of
 from grpo_tui.app.tui.widgets.charts.stack import ChartStack, Row, side_by_side
 from grpo_tui.app.tui.widgets.pages import PagesPanel
 from grpo_tui.app.tui.widgets.panel import BarPanel, Line, Panel, card, paragraph, plain_text
@@ -132,6 +132,10 @@ class CurvesPanel(ComparePanel, ChartStack):
         x: float
 
     @property
+    def metric(self) -> str:
+        return self.view.metric
+
+    @property
     def pixels(self) -> int:
         """The width of a chart in pixel columns."""
         return max(2, 2 * (self.chart_width(len(self.view.metrics)) - LABELS))
@@ -188,7 +192,9 @@ class CurvesPanel(ComparePanel, ChartStack):
         lines = self.stacked(rows, width, self._chart)
         more = count - sum(len(charts) for charts, _ in rows)
         self.title = f"curves · {more} more ↕" if more > 0 else "curves"
-        axis = axis_line(render.position_text(view.axis, view.charts.span), width)
+        span = view.charts.span
+        ticks = ticks_of(span, width - LABELS, view.axis)
+        axis = axis_line(render.position_text(view.axis, span), width, ticks)
         return [*lines, *side_by_side([[axis]] * self.columns(count), width)]
 
     def _chart(self, index: int, width: int, height: int) -> list[Line]:
@@ -197,10 +203,14 @@ class CurvesPanel(ComparePanel, ChartStack):
         chart = view.charts.charts.get(key)
         if chart is None:
             return [[(f" {key}: reading", "label")], *([[]] * (height - 1))]
-        size = (width - LABELS, max(1, height - 1))
-        content = (chart, size, view.columns, view.column)
-        plotted = self.cache.latest(key, content, lambda: render.plot_of(key, chart, view, *size))
-        return render.chart_lines(key, view, plotted, width)
+        log, listed = key in self.log_metrics, render.listed_readouts(key, view, width) * self.alone
+        size = (width - LABELS, max(1, height - 1 - len(listed)))
+        content = (chart, size, view.columns, view.column, log)
+        plotted = self.cache.latest(
+            key, content, lambda: render.plot_of(key, chart, view, *size, log=log)
+        )
+        title, *lines = render.chart_lines(key, view, plotted, width, log=log)
+        return [title, *listed, *lines]
 
     def on_click(self, event: events.Click) -> None:
         """Choose the clicked chart and move the crosshair there."""

@@ -5,7 +5,7 @@ values, one row per run and step.
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from statistics import fmean
 from typing import TypeVar
 
@@ -34,14 +34,15 @@ from grpo_tui.app.tui.widgets.charts.plot import (
     LABELS,
     Curve,
     Readout,
-    axis_of,
+    chart_cells,
     cross_column,
-    plot,
+    log_hints,
     plot_lines,
+    ticks_of,
     title_line,
 )
 from grpo_tui.app.tui.widgets.charts.stack import side_by_side
-from grpo_tui.app.tui.widgets.panel import Line, list_row, paragraph
+from grpo_tui.app.tui.widgets.panel import Line, cells, list_row, paragraph
 from grpo_tui.app.tui.widgets.top_bar import status_mark
 from grpo_tui.experiments.compare.statistics import mean_interval
 from grpo_tui.experiments.compare.values import MetricCell, PairedTest
@@ -441,22 +442,41 @@ def curves_of(chart: ChartData, view: CompareView) -> list[Curve]:
     return curves
 
 
-def plot_of(key: str, chart: ChartData, view: CompareView, width: int, height: int) -> Plotted:
+def plot_of(
+    key: str, chart: ChartData, view: CompareView, width: int, height: int, *, log: bool = False
+) -> Plotted:
     """The cells of a chart without the crosshair, and its vertical axis."""
-    guides, curves = spec(key).guides, curves_of(chart, view)
-    scale = axis_of(key, curves, height, guides)
-    return plot(curves, scale, width, height, [(value, ()) for value in guides]), scale
+    guides = [
+        (value, (f"alert at {with_unit(value, spec(key).unit)}", "alert"))
+        for value in spec(key).guides
+    ]
+    ticks = ticks_of(view.charts.span, width, view.axis)
+    return chart_cells(key, curves_of(chart, view), width, height, guides, ticks, log)
 
 
-def chart_lines(key: str, view: CompareView, plotted: Plotted, width: int) -> list[Line]:
+def chart_lines(
+    key: str, view: CompareView, plotted: Plotted, width: int, *, log: bool = False
+) -> list[Line]:
     """A chart with its title: name, better direction, and every run's value at the crosshair."""
     name = f"{spec(key).label} {ARROWS[spec(key).direction]}".rstrip()
     values = [readout(key, view, runs) for runs in view.columns]
-    title = title_line(name, values, width, chosen=key == view.metric)
+    hints = log_hints(view.charts.charts[key].series.values()) if log else ()
+    title = title_line(name, values, width, chosen=key == view.metric, hints=hints)
     span, cross = view.charts.span, -1
     if 0 <= view.x <= span:
         cross = cross_column(view.x, span, width - LABELS)
     return [title, *plot_lines(*plotted, cross)]
+
+
+def listed_readouts(key: str, view: CompareView, width: int) -> list[Line]:
+    """Every run's full name and value at the crosshair, in columns, if the title has no room."""
+    parts = [readout(key, view, runs).spans(WIDEST) for runs in view.columns]
+    if sum(cells(part) + 2 for part in parts) <= width // 2:
+        return []
+    size = max(map(cells, parts)) + 2
+    count = max(1, (width - 2) // size)
+    padded = [[*part, (" " * (size - cells(part)), "")] for part in parts]
+    return [[("  ", ""), *chain(*padded[i : i + count])] for i in range(0, len(padded), count)]
 
 
 def readout(key: str, view: CompareView, runs: Sequence[str]) -> Readout:

@@ -216,8 +216,8 @@ class CompareView:
         """
         keys = [item.key for item in comparison.metrics]
         metrics = tuple(key for key in self.metrics if key in keys)
-        if not metrics or self.metrics == first_metrics(self.metric_keys()):
-            metrics = first_metrics(keys)
+        if not metrics or {*self.metrics} == {*first_metrics(self.metric_keys())}:
+            metrics = tuple(dict.fromkeys((*metrics, *first_metrics(keys))))
         chart = metrics.index(self.metric) if self.metric in metrics else self.chart
         page, bands = self.page, self.bands
         if len(self.runs) < 2:

@@ -19,10 +19,11 @@ from grpo_tui.app.tui.screens.runs.state import (
 )
 from grpo_tui.app.tui.widgets.charts.plot import (
     LABELS,
+    MARK_EACH,
+    POINT,
     Curve,
     axis_line,
-    axis_of,
-    plot,
+    chart_cells,
     plot_lines,
 )
 from grpo_tui.app.tui.widgets.panel import (
@@ -243,13 +244,14 @@ def _chart(series: MetricSeries, last: float, width: int) -> list[Line]:
     metric, curve = spec(series.key), Series.of(series.key, series.steps, series.values)
     columns = max(4, width - LABELS)
     trace = Curve(
-        cut(curve, curve.steps, last, 2 * columns), f"series.{series.key}", ranged=not curve.sparse
+        cut(curve, curve.steps, last, 2 * columns),
+        f"series.{series.key}",
+        POINT * (curve.sparse and curve.count <= MARK_EACH),
+        ranged=not curve.sparse,
     )
-    scale = axis_of(series.key, [trace], CHART_HEIGHT)
     title = [
         (f"{metric.label} ", "label"),
         (with_unit(curve.value, metric.unit), "headline"),
         (" smoothed" * (not curve.sparse), "label"),
     ]
-    cells = plot([trace], scale, columns, CHART_HEIGHT)
-    return [title, *plot_lines(cells, scale)]
+    return [title, *plot_lines(*chart_cells(series.key, [trace], columns, CHART_HEIGHT))]

@@ -30,7 +30,7 @@ from grpo_tui.app.tui.screens.watch.state import (
     log_entries,
     no_push_reason,
 )
-from grpo_tui.app.tui.widgets.charts.plot import axis_line
+from grpo_tui.app.tui.widgets.charts.plot import LABELS, axis_line, ticks_of
 from grpo_tui.app.tui.widgets.charts.stack import ChartStack, side_by_side
 from grpo_tui.app.tui.widgets.list_panel import ListPanel
 from grpo_tui.app.tui.widgets.panel import BarPanel, Line, Panel, hint, paragraph
@@ -61,14 +61,19 @@ class Curves(WatchPanel, ChartStack, ListPanel):
     BINDINGS = bindings("curves")
 
     added: reactive[tuple[str, ...]] = reactive(())  # metrics that have no chart by themselves
+    _order: tuple[str, ...] = ()  # titles of the charts that have been on screen
 
     def count(self) -> int:
         return len(self.charts)
 
     @property
     def charts(self) -> tuple[Chart, ...]:
-        """The charts in their order."""
-        return charts_of(self.snapshot, self.added)
+        """The charts in their order, which stays as it is while a run is on screen."""
+        return charts_of(self.snapshot, self.added, self._order)
+
+    @property
+    def metric(self) -> str:
+        return self.chosen.keys[0] if self.chosen else ""
 
     @property
     def chosen(self) -> Chart | None:
@@ -84,17 +89,20 @@ class Curves(WatchPanel, ChartStack, ListPanel):
         self.cursor = next(indices, self.cursor)
 
     def watch_view(self, old: WatchState, new: WatchState) -> None:
-        """Keep the cursor on its chart where their order changes; another run begins anew."""
-        before, charts = charts_of(old.snapshot, self.added), self.charts
+        """Keep the cursor on its chart, and charts where they are; another run begins anew."""
+        before = charts_of(old.snapshot, self.added, self._order)
         same_run = old.snapshot.head.id == new.snapshot.head.id
-        if before != charts or not same_run:
+        if not same_run or old.snapshot.reading:
+            self._order = ()
+        titles = [chart.title for chart in self.charts]
+        self._order = tuple(dict.fromkeys((*self._order, *titles)))
+        if [chart.title for chart in before] != titles or not same_run:
             chosen = next((chart.title for chart in before[self.cursor :] if same_run), "")
-            titles = [chart.title for chart in charts]
             self.cursor = titles.index(chosen) if chosen in titles else 0
 
     def topic(self) -> str:
         """Return the topic of the selected chart's first metric."""
-        return f"metric:{self.chosen.keys[0]}" if self.chosen else "screen:watch"
+        return f"metric:{self.metric}" if self.metric else "screen:watch"
 
     def paint(self, width: int, height: int) -> list[Line]:
         """The charts that fit, row by row, in one column or two."""
@@ -113,19 +121,24 @@ class Curves(WatchPanel, ChartStack, ListPanel):
         lines = self.stacked(rows, cells, self._chart)
         hidden = len(charts) - sum(len(members) for members, _ in rows)
         left = f" · {hidden} more {'↑↓' if self.alone else '↓'}" if hidden > 0 else ""
+        left = (f" · at step {self.view.past.step}" if self.view.past else "") + left
         self.note_first(f"values and lines smoothed, dots as recorded{left}", f"smoothed{left}")
         if not axis:
             return lines
-        below = [[axis_line(f"step {last_step(snapshot):.0f}", cells)]] * columns
+        end = last_step(snapshot)
+        ticks = ticks_of(end, cells - LABELS)
+        below = [[axis_line(f"step {end}", cells, ticks)]] * columns
         return [*lines, *side_by_side(below, cells)]
 
     def _chart(self, index: int, width: int, height: int) -> list[Line]:
         """The lines of a chart, drawn again only where their content changes."""
         snapshot, chart = self.snapshot, self.charts[index]
         chosen = index == self.selected and self.has_focus
-        key = chart, snapshot.series, snapshot.head, snapshot.weights, width, height, chosen
+        at = self.view.past.step if self.view.past else None
+        look = width, height, chosen, at, chart.keys[0] in self.log_metrics
+        key = chart, snapshot.series, snapshot.head, snapshot.weights, look
         return self.cache.latest(
-            chart.title, key, lambda: render.chart_lines(chart, snapshot, width, height, chosen)
+            chart.title, key, lambda: render.chart_lines(chart, snapshot, *look)
         )
 
     def action_move(self, rows: int, columns: int) -> None:

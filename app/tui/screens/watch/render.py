@@ -1,6 +1,7 @@
 """The lines of Watch's panels: charts, answers, groups, alerts and log, phases."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from grpo_engine.events import CUT, Group
 from grpo_engine.metrics import PHASES, spec
@@ -33,11 +34,15 @@ from grpo_tui.app.tui.screens.watch.state import (
 )
 from grpo_tui.app.tui.widgets.charts.plot import (
     LABELS,
+    MARK_EACH,
+    POINT,
     Curve,
     Readout,
-    axis_of,
-    plot,
+    chart_cells,
+    cross_column,
+    log_hints,
     plot_lines,
+    ticks_of,
     title_line,
 )
 from grpo_tui.app.tui.widgets.panel import Line, Span, cells, justified, meter, paragraph
@@ -57,46 +62,60 @@ def curve_colour(chart: Chart, index: int) -> str:
 
 
 def chart_lines(
-    chart: Chart, snapshot: Snapshot, width: int, height: int, chosen: bool
+    chart: Chart,
+    snapshot: Snapshot,
+    width: int,
+    height: int,
+    chosen: bool,
+    at: int | None = None,
+    log: bool = False,
 ) -> list[Line]:
-    """A chart with its title line."""
+    """A chart with its title line, and a crosshair at an earlier step."""
     curves = {i: snapshot.series[key] for i, key in enumerate(chart.keys) if key in snapshot.series}
     wide, tall = width - LABELS, height - 1
     listed = not chart.names[0] and 1 < len(curves) <= tall - SHORTEST_PLOT + 1
     tall -= len(curves) - 1 if listed else 0
-    below = function_lines(snapshot, width) if listed else []
+    below = function_lines(snapshot, width, at) if listed else []
     guides = guides_of(chart, snapshot)
-    plotted = []
-    hint = guides[0][1][-1] if guides else ""
+    plotted: list[Line] = []
+    hints = [guide[1][-1] for guide in guides]
     if tall > 0 and wide > 2:
         end = last_step(snapshot)
         traced = [
             Curve(
                 cut(series, series.steps, end, 2 * wide),
                 curve_colour(chart, i),
+                POINT if series.sparse and series.count <= MARK_EACH else "",
                 ranged=i == 0 and not series.sparse,
             )
             for i, series in reversed(curves.items())
         ]
-        scale = axis_of(chart.keys[0], traced, tall, [value for value, _ in guides])
-        plotted = plot_lines(plot(traced, scale, wide, tall, guides), scale)
-        if any(f" {hint} " in text for line in plotted for text, _ in line):
-            hint = ""
-    readouts = _readouts(chart, {0: curves[0]} if listed else curves, snapshot)
-    title = title_line(chart.title, readouts, width, chosen=chosen, hint=hint)
+        ticks = ticks_of(end, wide)
+        drawn = chart_cells(chart.keys[0], traced, wide, tall, guides, ticks, log)
+        plotted = plot_lines(*drawn, -1 if at is None else cross_column(at, end, wide))
+        shown = [text for line in plotted for text, _ in line]
+        hints = [hint for hint in hints if not any(f" {hint} " in text for text in shown)]
+    hints = [*(log_hints(curves.values()) if log else ()), *hints]
+    readouts = _readouts(chart, {0: curves[0]} if listed else curves, snapshot, at)
+    title = title_line(chart.title, readouts, width, chosen=chosen, hints=hints)
     return [title, *below, *plotted]
 
 
-def _readouts(chart: Chart, curves: dict[int, Series], snapshot: Snapshot) -> list[Readout]:
-    """The value of each curve; of the first also its change."""
+def _readouts(
+    chart: Chart, curves: dict[int, Series], snapshot: Snapshot, at: int | None
+) -> list[Readout]:
+    """The value of each curve, of the first also its change; or the values at the crosshair."""
     readouts = []
     for i, series in sorted(curves.items()):
         unit = spec(chart.keys[i]).unit
         name = chart.names[i]
-        details = _details(series, unit, snapshot.step) if not (name or i) else ()
+        value, step = (series.value, -1) if at is None else series.line_at(at)
+        details: tuple[str, ...] = (f" at step {step}", f" @{step}")
+        if at is None:
+            details = _details(series, unit, snapshot.step)
         value_style = "bold " * (len(chart.keys) == 1) + curve_colour(chart, i)
-        value = with_unit(series.value, unit)
-        readouts.append(Readout(value, value_style, name=name, details=details))
+        readout = Readout(with_unit(value, unit), value_style, name=name)
+        readouts.append(replace(readout, details=details) if not (name or i) else readout)
     return readouts
 
 
@@ -109,10 +128,18 @@ def _details(series: Series, unit: str, step: int) -> tuple[str, ...]:
     return f"{delta} at step {series.last_step}", f" @{series.last_step}"
 
 
-def function_lines(snapshot: Snapshot, width: int) -> list[Line]:
-    """Each reward function with its weight and its ends; the one that moved most is marked."""
+def function_lines(snapshot: Snapshot, width: int, at: int | None = None) -> list[Line]:
+    """Each reward function with its weight and its ends; the one that moved most is marked.
+
+    With a crosshair they have their values there.
+    """
     chart, weights, functions = reward_chart(snapshot), snapshot.weights, snapshot.reward_curves
-    ends = [f"  {short(one.start)} → {short(one.value)}" for one in functions.values()]
+    ends = [
+        f"  {short(curve.start)} → {short(curve.value)}"
+        if at is None
+        else f"  {short(curve.line_at(at)[0])}"
+        for curve in functions.values()
+    ]
     right = max(map(cell_len, ends), default=0)
     lines = []
     for i, (name, end) in enumerate(zip(functions, ends, strict=True)):

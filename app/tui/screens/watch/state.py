@@ -229,17 +229,19 @@ GUIDES = {
 }
 
 
-def charts_of(snapshot: Snapshot, added: Sequence[str] = ()) -> tuple[Chart, ...]:
+def charts_of(
+    snapshot: Snapshot, added: Sequence[str] = (), order: Sequence[str] = ()
+) -> tuple[Chart, ...]:
     """The charts that a run has data for, and of added metrics; constant ones come last.
 
-    Without rewards the loss is what is watched.
+    Without rewards the loss is what is watched. Titles in `order` come first, in that order.
     """
     charts = (reward_chart(snapshot), *FIXED, *map(chart_of, added))
     recorded = [chart for chart in charts if any(key in snapshot.series for key in chart.keys)]
     first = "reward" if "reward" in snapshot.series else "loss"
-    return tuple(
-        sorted(recorded, key=lambda chart: (is_constant(chart, snapshot), chart.title != first))
-    )
+    recorded.sort(key=lambda chart: (is_constant(chart, snapshot), chart.title != first))
+    positions = {title: index for index, title in enumerate(order)}
+    return tuple(sorted(recorded, key=lambda chart: positions.get(chart.title, len(order))))
 
 
 def reward_chart(snapshot: Snapshot) -> Chart:

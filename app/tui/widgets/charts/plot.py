@@ -5,27 +5,38 @@ A cell has two dots across and four down.
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, replace
+from itertools import groupby, product
 from operator import itemgetter
 
 from grpo_engine.metrics import natural_range, spec
-from grpo_tui.app.charts.axis import LABEL_CELLS, Axis, axis
-from grpo_tui.app.charts.series import Trace, column
+from grpo_tui.app.charts.axis import LABEL_CELLS, Axis, axis, log_axis, steps_from
+from grpo_tui.app.charts.series import Series, Trace, column, logarithm
+from grpo_tui.app.text.numbers import short
 from grpo_tui.app.text.safe_text import cell_len, clip, clip_middle
+from grpo_tui.app.text.words import count_of
 from grpo_tui.app.tui.widgets.panel import Line, cells, justified
 
 LABELS = LABEL_CELLS + 1
 MIDDLE_FROM = 6  # rows with which an axis has a label in the middle
+GRID_FROM = 12  # rows with which it has four or more, and the chart a grid
+TICK_CELLS = 10  # between two ticks below a chart
+MOST_TICKS = 5
 BETWEEN_MARKS = 16
 MARK_EACH = 24  # points of a sparse curve, at most, that have a mark each
+POINT = "●"  # a measured point of a curve that is alone in its chart
+LOG_NEAR = 0.5  # powers of ten above the data to which a guide line may be
+DASH = 4  # dots of a line between measured points, of which the second half is left out
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 GUIDE = "┈"
+GRID = {" ": "│", "─": "┼"}  # a vertical line of the grid, in cells that have nothing else
 NAME_CELLS = (99, 24, 14, 9, 0)  # of the curves' names, as there is room for them
-CROSSED = {" ": "│", GUIDE: "┼"}
+CROSSED = {" ": "│", GUIDE: "┼", "─": "┼", "│": "│", "┼": "┼"}
 
 Cell = tuple[str, str]  # a character and its style
 Dot = tuple[int, int]
+Tick = tuple[int, str]
+"""A column of cells, and its label."""
 Guide = tuple[float, Sequence[str]]
 """A value, and the words of its line, of which the first that fit are used."""
 
@@ -38,6 +49,11 @@ class Curve:
     colour: str
     mark: str = ""
     ranged: bool = False
+
+    @property
+    def measured(self) -> bool:
+        """Whether the points have marks and what is between them is dashed, for they are few."""
+        return bool(self.mark) and self.trace.sparse and len(self.trace.columns) <= MARK_EACH
 
     def values(self) -> Iterator[float]:
         """All values that are drawn."""
@@ -63,21 +79,23 @@ class BrailleCanvas:
                 self.colours[row][at], self.bits[row][at] = colour, 0
             self.bits[row][at] |= DOTS[y & 3][x & 1]
 
-    def line(self, points: Iterable[Dot | None], colour: str) -> None:
-        """Join pixels by straight lines; None is a gap."""
+    def line(self, points: Iterable[Dot | None], colour: str, dash: int = 0) -> None:
+        """Join pixels by straight lines, which may be dashed; None is a gap."""
         previous: Dot | None = None
         for point in points:
             if point is not None:
-                self._stroke(previous or point, point, colour)
+                self._stroke(previous or point, point, colour, dash)
             previous = point
 
-    def _stroke(self, start: Dot, end: Dot, colour: str) -> None:
+    def _stroke(self, start: Dot, end: Dot, colour: str, dash: int) -> None:
         (x0, y0), (x1, y1) = start, end
         if x0 == x1:
             self.bar(x0, min(y0, y1), max(y0, y1), colour)
             return
         length = max(abs(x1 - x0), abs(y1 - y0))
         for i in range(1, length + 1):  # the start has its dot already
+            if dash and i % dash >= dash // 2 and i < length:
+                continue
             y = round(y0 + (y1 - y0) * i / length)
             self.bar(x0 + (x1 - x0) * i // length, y, y, colour)
 
@@ -92,22 +110,54 @@ class BrailleCanvas:
         ]
 
 
-def axis_of(key: str, curves: Sequence[Curve], height: int, guides: Iterable[float] = ()) -> Axis:
+def axis_of(
+    key: str, curves: Sequence[Curve], height: int, guides: Iterable[float] = (), log: bool = False
+) -> Axis:
     """The vertical axis of a metric's chart of some rows of cells."""
-    values = (value for curve in curves for value in curve.values() if math.isfinite(value))
-    return axis(
-        values,
-        unit=spec(key).unit,
-        natural=natural_range(key),
-        guides=tuple(guides),
-        labels=3 if height >= MIDDLE_FROM else 2,
-    )
+    values = [value for curve in curves for value in curve.values() if math.isfinite(value)]
+    labels = 5 if height >= GRID_FROM else 3 if height >= MIDDLE_FROM else 2
+    unit = spec(key).unit
+    if log:
+        near = [guide for guide in guides if guide <= max(values) + LOG_NEAR]
+        return log_axis([*values, *near], unit=unit, labels=labels)
+    return axis(values, unit=unit, natural=natural_range(key), guides=tuple(guides), labels=labels)
+
+
+def chart_cells(
+    key: str,
+    curves: Sequence[Curve],
+    width: int,
+    height: int,
+    guides: Sequence[Guide] = (),
+    ticks: Sequence[Tick] = (),
+    log: bool = False,
+) -> tuple[list[list[Cell]], Axis]:
+    """The cells of a metric's chart and its vertical axis, logarithmic if a value is above 0."""
+    if log := log and any(value > 0 for curve in curves for value in curve.values()):
+        curves = [replace(curve, trace=curve.trace.logarithmic()) for curve in curves]
+        guides = [(logarithm(value), texts) for value, texts in guides]
+    scale = axis_of(key, curves, height, [value for value, _ in guides], log)
+    return plot(curves, scale, width, height, guides, ticks), scale
+
+
+def log_hints(curves: Iterable[Series]) -> tuple[str, ...]:
+    """What a logarithmic chart says of its axis, the longest first."""
+    values = [value for curve in curves for value in curve.values if value == value]
+    if not any(value > 0 for value in values):
+        return ("no log axis: no value is above 0",)
+    count = sum(value <= 0 for value in values)
+    return (*[f"log axis, {count_of(count, 'value')} ≤ 0 not drawn"] * (count > 0), "log axis")
 
 
 def plot(
-    curves: Sequence[Curve], scale: Axis, width: int, height: int, guides: Sequence[Guide] = ()
+    curves: Sequence[Curve],
+    scale: Axis,
+    width: int,
+    height: int,
+    guides: Sequence[Guide] = (),
+    ticks: Iterable[Tick] = (),
 ) -> list[list[Cell]]:
-    """The cells of the curves, the last one in front, with guide lines and marks."""
+    """The cells of the curves, the last one in front, with guide lines, marks and a grid."""
     canvas = BrailleCanvas(width, height)
     tall = 4 * height
     for curve in curves:
@@ -116,11 +166,13 @@ def plot(
                 canvas.bar(item.x, scale.dot(item.high, tall), scale.dot(item.low, tall), "raw")
     paths = [_path(curve.trace, scale, tall) for curve in curves]
     for curve, path in zip(curves, paths, strict=True):
-        canvas.line(path, curve.colour)
+        canvas.line(path, curve.colour, DASH * curve.measured)
     rows = canvas.rows()
     for value, texts in guides:
         if scale.low < value <= scale.high:
             _lay_guide(rows[scale.dot(value, tall) >> 2], texts)
+    if height >= GRID_FROM:
+        _lay_grid(rows, {scale.dot(value, tall) >> 2 for value, _ in scale.labels}, ticks)
     marked: set[Dot] = set()
     for turn, (curve, path) in enumerate(zip(curves, paths, strict=True)):
         for x, y in _marks(path, curve, turn, len(curves)):
@@ -142,21 +194,35 @@ def _marks(path: Sequence[Dot | None], curve: Curve, turn: int, curves: int) -> 
     """The cells of a curve's marks: all points if sparse, else staggered by curve, and the end."""
     dots = (dot for dot in path if dot and curve.mark)
     points = list(dict.fromkeys((x >> 1, y >> 2) for x, y in dots))
-    if curve.trace.sparse and len(points) <= MARK_EACH:
+    if curve.measured:
         return points
     distance = max(BETWEEN_MARKS, 5 * curves)
     return [*points[-1:], *points[distance * turn // curves + 2 :: distance]]
 
 
 def _lay_guide(row: list[Cell], texts: Sequence[str]) -> None:
-    """A guide line in the empty cells of its row, with the first text for which there is room."""
-    row[:] = [(GUIDE, "guide") if char == " " else (char, style) for char, style in row]
-    line = "".join(char for char, _ in row)
-    for text in (f" {text} " for text in texts if len(text) + 8 < len(row)):
-        start = line.find(GUIDE * len(text), len(row) // 4)
-        if start >= 0:
-            row[start : start + len(text)] = [(char, "label") for char in text]
-            return
+    """A guide line in the empty cells of its row, with the first text for which there is room.
+
+    A text may be over the range of the values where no line is.
+    """
+    row[:] = [(GUIDE, "raw") if char == " " else (char, style) for char, style in row]
+    free = "".join(char for char, _ in row)
+    behind = "".join(GUIDE if style == "raw" else char for char, style in row)
+    for line, begin in (free, len(row) // 4), (free, 0), (behind, 0):
+        for text in (f" {text} " for text in texts):
+            start = line.find(GUIDE * (len(text) + 2), begin) + 1
+            if start:
+                row[start : start + len(text)] = [(char, "label") for char in text]
+                return
+
+
+def _lay_grid(rows: Sequence[list[Cell]], labelled: Iterable[int], ticks: Iterable[Tick]) -> None:
+    """Faint lines through the empty cells, at the labels of both axes."""
+    for y in labelled:
+        rows[y][:] = [("─", "guide") if cell[0] == " " else cell for cell in rows[y]]
+    for row, (x, _) in product(rows, tuple(ticks)):
+        if row[x][0] in GRID:
+            row[x] = GRID[row[x][0]], "guide"
 
 
 def plot_lines(rows: Sequence[Sequence[Cell]], scale: Axis, cross: int = -1) -> list[Line]:
@@ -182,10 +248,33 @@ def cross_position(at: int, span: float, width: int) -> float:
     return (2 * at + 0.5) / (2 * width - 1) * span
 
 
-def axis_line(last: str, width: int) -> Line:
-    """The ends of the axis below charts."""
-    start = " " * LABELS + "0"
-    return [(start + last.rjust(max(len(last) + 1, width - len(start))), "label")]
+def ticks_of(span: float, width: int, axis: str = "step") -> list[Tick]:
+    """Round steps, tokens or seconds (`wall`) between the ends of an axis from 0 to `span`."""
+    if span <= 0:
+        return []
+    wanted = span / max(2, min(MOST_TICKS, width // TICK_CELLS))
+    unit, sign = 1, "s" * (axis == "wall")
+    if sign and span >= 99.5:
+        unit, sign = (60, " min") if span < 5400 else (3600, " h")
+    step = unit * float(next(steps_from(wanted / unit)))
+    if axis == "step":
+        step = max(1.0, step)
+    positions = (n * step for n in range(1, math.ceil(span / step)))
+    return [
+        (cross_column(x, span, width), short(x / unit) + sign)
+        for x in positions
+        if x <= span - step / 2
+    ]
+
+
+def axis_line(last: str, width: int, ticks: Iterable[Tick] = ()) -> Line:
+    """The ends of the axis below charts, and what fits between them."""
+    text, end = " " * LABELS + "0", width - cell_len(last)
+    for at, label in ticks:
+        start = LABELS + at - len(label) // 2
+        if len(text) < start and start + len(label) + 2 <= end:
+            text = text.ljust(start) + label
+    return [(text + last.rjust(max(len(last) + 1, width - len(text))), "label")]
 
 
 # -- title --------------------------------------------------------------------------------------
@@ -208,15 +297,15 @@ class Readout:
 
 
 def title_line(
-    name: str, readouts: Sequence[Readout], width: int, *, chosen: bool, hint: str = ""
+    name: str, readouts: Sequence[Readout], width: int, *, chosen: bool, hints: Sequence[str] = ()
 ) -> Line:
-    """The chart's name, the hint if it fits, and the readouts."""
+    """The chart's name, the first of the hints that fits, and the readouts."""
     right = _readouts(readouts, width - cell_len(name) - 2)
     name = clip(name, width - 3)
     value_style = "bold headline" if chosen else "label"
     left = [("▸" if chosen else " ", "accent"), (name, value_style)]
-    if hint and cells(left) + cells(right) + cell_len(hint) + 3 <= width:
-        left.append((f"  {hint}", "label"))
+    free = width - cells(left) - cells(right) - 3
+    left += [(f"  {hint}", "label") for hint in hints if cell_len(hint) <= free][:1]
     return justified(left, right, width)
 
 

@@ -1,12 +1,16 @@
 """ChartStack: charts below each other, in two columns where it is wide enough."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, ClassVar
 
 from textual.geometry import Offset
+from textual.message import Message
+from textual.reactive import reactive
 
 from grpo_tui.app.latest import Latest
+from grpo_tui.app.tui.keys import bindings
 from grpo_tui.app.tui.widgets.panel import Line, Panel, Span, cells, visible
 
 GAP = 2
@@ -21,12 +25,31 @@ class ChartStack(Panel):
     """
 
     navigable = True
+    BINDINGS = bindings("charts")
     two_columns: ClassVar[int]  # cells from which there are two columns
+
+    log_metrics: reactive[frozenset[str]] = reactive(frozenset())  # metrics with a logarithmic axis
+
+    @dataclass
+    class ScaleSwitched(Message):
+        """A metric is to have a logarithmic axis, or a linear one again."""
+
+        metric: str
 
     def __init__(self, title: str, **kwargs: Any) -> None:
         super().__init__(title, **kwargs)
         self._boxes: list[tuple[int, Offset, int]] = []
         self.cache = Latest()
+
+    @property
+    def metric(self) -> str:
+        """The metric whose axis the chosen chart has; empty without charts."""
+        raise NotImplementedError
+
+    def action_log(self) -> None:
+        """Switch the axis of the chosen chart."""
+        if self.metric:
+            self.post_message(self.ScaleSwitched(self.metric))
 
     @property
     def alone(self) -> bool:

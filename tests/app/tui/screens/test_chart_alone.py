@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from grpo_tui.app.charts.series import Series
 from grpo_tui.app.text.numbers import short
 from grpo_tui.app.tui.dialogs.picker import Picker
 from grpo_tui.app.tui.screens.watch.panels import Curves
@@ -20,6 +21,7 @@ from tests.app.stored import record, run_events, workbench
 from tests.app.walk import Walk, walk
 
 STEPS = 40
+ACCURACY = "rewards/accuracy/mean"
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +73,25 @@ async def test_the_reward_alone_keeps_its_functions(store: Path) -> None:
             first = short(values_of(store, f"rewards/{name}/mean")[1])
             line = next(line for line in lines if f"━ {name} ×{short(weight)}" in line)
             assert f"{first} → " in line
+
+
+async def test_a_logarithmic_axis_is_remembered_and_an_earlier_step_has_a_crosshair(
+    store: Path,
+) -> None:
+    app = workbench(store)
+    async with walk(app) as on:
+        await opened(on, "z", "Y")
+        await until(on.app, lambda: "log axis" in on.text)
+        assert app.preferences.texts("charts.log") == ["reward"]
+        await on.press("down")
+        assert "log axis" not in on.text
+        await on.press("up", "less_than_sign")
+        await until(on.app, lambda: f"at step {STEPS - 1}" in on.text)
+        row = next(line for line in on.lines if "accuracy ×" in line)
+        smoothed = Series().extended(*zip(*sorted(values_of(store, ACCURACY).items()), strict=True))
+        assert short(smoothed.line_at(STEPS - 1)[0]) in row.split()
+        await on.press("Y")
+        assert app.preferences.texts("charts.log") == []
 
 
 async def test_every_metric_can_be_searched_for_and_drawn(store: Path) -> None:
