@@ -418,6 +418,29 @@ class StoreReader(Connection):
         query = self.select(v.GroupView, ROLLOUT_GROUP).where(among(GROUP.id, keys))
         return self._with_rollouts(query.order_by(GROUP.id))
 
+    def prompt_means(
+        self, run: int, origin: str, *, greedy: bool, limit: int
+    ) -> tuple[v.PromptMean, ...]:
+        """Return prompts by the mean reward of their groups over the run, the lowest first."""
+        mean, newest = func.avg(GROUP.reward_mean), func.max(GROUP.id)
+        temperature = func.json_extract(GROUP.sampling, "$.temperature")
+        rows = self.rows(  # SQLite takes step and index from the row with the newest id
+            select(
+                GROUP.prompt_text,
+                GROUP.step,
+                GROUP.idx.label("group_index"),
+                mean.label("mean"),
+                func.count().label("visits"),
+                newest.label("group"),
+            )
+            .where((func.coalesce(temperature, 1) == 0) == greedy)
+            .filter_by(run_id=run, hidden=False, origin=origin)
+            .group_by(GROUP.prompt_hash)
+            .order_by(mean.asc().nulls_last(), newest.desc())
+            .limit(limit)
+        )
+        return tuple(as_view(v.PromptMean, row, origin=origin) for row in rows)
+
     def scores(self, run: int) -> dict[str, dict[str, list[float | None]]]:
         """Return each function's scores of the latest rollouts of each training problem.
 

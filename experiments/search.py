@@ -5,12 +5,13 @@ The texts themselves are read: SQLite rules out most of them, and Python checks 
 
 import json
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Collection, Iterator
+from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, func, or_, select, true
+from sqlalchemy import ColumnElement, LargeBinary, cast, func, or_, select
 
 from grpo_tui.experiments.db.tables import ROLLOUT, ROLLOUT_GROUP
+from grpo_tui.experiments.db.texts import escape, words_pattern
 from grpo_tui.experiments.errors import QueryError
 from grpo_tui.experiments.read.connection import among, as_view
 from grpo_tui.experiments.reader import StoreReader
@@ -27,6 +28,7 @@ SORTS = {
 PAGE = 5_000  # rollouts whose texts are read at a time
 
 GROUP, COLUMNS = ROLLOUT_GROUP.c, ROLLOUT.c
+JOINED = ROLLOUT.join(ROLLOUT_GROUP)
 HITS = select(
     COLUMNS.id.label("rollout"),
     GROUP.id.label("group"),
@@ -36,56 +38,83 @@ HITS = select(
     COLUMNS.idx.label("index"),
     COLUMNS.text,
     GROUP.prompt_text.label("prompt"),
-).join_from(ROLLOUT, ROLLOUT_GROUP)
+).select_from(JOINED)
+TEXTS = (COLUMNS.text, GROUP.prompt_text)
 
 
-def _likely(text: str) -> ColumnElement[bool]:
-    """Return a condition that rules out texts before they are read."""
+class Match(NamedTuple):
+    """A rollout whose completion or prompt contains a text."""
+
+    rollout: int
+    step: int
+    origin: str
+
+
+def _contain(text: str) -> ColumnElement[bool]:
+    """Return the condition that a completion or its prompt contains the text."""
     # Backslashes, and characters that are escaped with them, are stored in another form.
     longest = max(re.split(r"[\s\\\x00]+", text), key=len)
+    pattern = escape(words_pattern(text))
+    exact = (func.contains_words(pattern, cast(column, LargeBinary)) for column in TEXTS)
     if not text.isascii() or not longest:
-        return true()
-    columns = (COLUMNS.text, GROUP.prompt_text)
-    return or_(*(column.contains(longest[:1000], autoescape=True) for column in columns))
+        return or_(*exact)
+    likely = (column.contains(longest[:1000], autoescape=True) for column in TEXTS)
+    return or_(*(one & other for one, other in zip(likely, exact, strict=True)))
 
 
-def search(
-    reader: StoreReader,
-    run: int,
-    text: str,
-    *,
-    sort: str = "newest",
-    limit: int = 50,
-    **columns: Any,
-) -> Iterator[SearchHit | None]:
-    """Stream a run's rollouts whose completion or prompt contains the text.
+def matches(
+    reader: StoreReader, run: int, text: str, *, sort: str = "newest", **columns: Any
+) -> Iterator[list[Match]]:
+    """Stream all rollouts of a run whose completion or prompt contains the text, in pages.
 
     Case and spacing do not count. `sort` is newest, or reward, advantage, length, kl or clip,
-    largest first. `columns` are values of the groups, such as their step; `limit` applies after
-    them. A None after each page lets the caller pause. `reader.interrupt` from another thread stops
-    the search with InterruptedError.
+    largest first. `columns` are values of the groups, such as their step. `reader.interrupt` from
+    another thread stops the search with InterruptedError.
     """
-    terms = text.split()
-    if not terms:
+    if not text.split():
         raise QueryError("the search text is empty; type a word or a phrase")
-    pattern = re.compile(r"\s+".join(map(re.escape, terms)), re.IGNORECASE)
     columns = {"hidden": False, **columns}
-    hits = HITS.where(_likely(text), *(GROUP[name] == value for name, value in columns.items()))
+    where = (_contain(text), *(GROUP[name] == value for name, value in columns.items()))
     order = (COLUMNS[SORTS[sort]].desc().nulls_last(), COLUMNS.id.desc())
     interrupts = reader.interrupts
     ordered = select(COLUMNS.id).filter_by(run_id=run).order_by(*order).subquery()
     # A single JSON value: reading a hundred thousand rows takes ten times as long.
     numbers = json.loads(reader.value(select(func.json_group_array(ordered.c.id))))
     for start in range(0, len(numbers), PAGE):
+        if reader.interrupts != interrupts:
+            raise InterruptedError("the search was stopped")
         page = among(COLUMNS.id, numbers[start : start + PAGE])
-        for row in reader.rows(hits.where(page).order_by(*order)):
+        selected = select(COLUMNS.id, GROUP.step, GROUP.origin).select_from(JOINED)
+        rows = selected.where(page, *where).order_by(*order).subquery()
+        values = func.json_group_array(func.json_array(*rows.c))
+        yield [Match(*row) for row in json.loads(reader.value(select(values)))]
+
+
+def hits(reader: StoreReader, rollouts: Collection[int], text: str) -> list[SearchHit]:
+    """Return what matched in these rollouts, in their order."""
+    pattern = re.compile(words_pattern(text))
+    rows = {row.rollout: row for row in reader.rows(HITS.where(among(COLUMNS.id, rollouts)))}
+    return [
+        hit for rollout in rollouts if rollout in rows and (hit := _hit(rows[rollout], pattern))
+    ]
+
+
+def search(
+    reader: StoreReader, run: int, text: str, *, limit: int = 50, **options: Any
+) -> Iterator[SearchHit | None]:
+    """Stream what matches of a run, with its text; the options are those of `matches`.
+
+    A None after each page lets the caller pause.
+    """
+    interrupts = reader.interrupts
+    for page in matches(reader, run, text, **options):
+        for hit in hits(reader, [match.rollout for match in page[:limit]], text):
             if reader.interrupts != interrupts:
                 raise InterruptedError("the search was stopped")
-            if hit := _hit(row, pattern):
-                yield hit
-                limit -= 1
-                if not limit:
-                    return
+            yield hit
+            limit -= 1
+        if not limit:
+            return
         yield None
 
 

@@ -248,6 +248,20 @@ class TokenView:
 
 
 @frozen
+class PromptMean:
+    """A prompt over a run: the mean reward of its groups, and where the newest one is."""
+
+    prompt_text: str
+    mean: float | None
+    visits: int
+    group: int
+    step: int
+    origin: Origin
+    group_index: int
+    index: int = 0  # of the rollout to open
+
+
+@frozen
 class SearchHit:
     """A rollout whose completion or prompt contains the search text, from `start` to `end`."""
 

@@ -9,7 +9,7 @@ import re
 import time
 import unicodedata
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, lru_cache
 
 _SPECIAL = re.compile("[\\\\\x00\ud800-\udfff]")
 _ESCAPED = re.compile("(\\\\*)(?:([\x00\ud800-\udfff])|(x00|ud[89a-f][0-9a-f]{2}))")
@@ -37,6 +37,22 @@ def _unescape_match(match: re.Match[str]) -> str:
     slashes, tail = match.groups()
     count, is_escape = divmod(len(slashes), 2)
     return "\\" * count + (chr(int(tail[1:], 16)) if is_escape else tail)
+
+
+def words_pattern(text: str) -> str:
+    """The pattern of a text whose case and spacing do not count."""
+    return "(?i)" + r"\s+".join(map(re.escape, text.split()))
+
+
+def contains_words(pattern: str, stored: bytes | None) -> bool:
+    """Whether a stored text matches a pattern that is escaped as it is."""
+    text = unescape((stored or b"").decode("utf-8", "replace"))
+    return _compiled(pattern).search(text) is not None
+
+
+@lru_cache(maxsize=8)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(unescape(pattern))
 
 
 def escape_of(character: str) -> str:

@@ -41,7 +41,7 @@ from grpo_tui.experiments.db.tables import (
     STEP,
     column_of,
 )
-from grpo_tui.experiments.db.texts import visible
+from grpo_tui.experiments.db.texts import contains_words, visible
 from grpo_tui.experiments.db.types import Damage, any_text, collecting
 from grpo_tui.experiments.errors import (
     NoStoreError,
@@ -80,6 +80,7 @@ class Connection:
             raise
         self.file.text_factory = any_text
         self.file.create_function("in_force", 2, in_force, deterministic=True)
+        self.file.create_function("contains_words", 2, contains_words, deterministic=True)
         self.note = too_new(self.schema, path) if self.schema > CURRENT else ""
         self.interrupts = 0
         self._connection = sql_connection(self.file)

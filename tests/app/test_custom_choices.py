@@ -16,7 +16,7 @@ from grpo_tui.app.cli.run_config import assemble
 from grpo_tui.app.jobs.start import resumed_job
 from grpo_tui.app.jobs.sweep import sweep_of
 from grpo_tui.app.tui.screens.rollouts.lab.state import Study
-from grpo_tui.app.tui.screens.rollouts.render import token_lines
+from grpo_tui.app.tui.screens.rollouts.render import token_parts
 from grpo_tui.app.tui.screens.rollouts.state import load_group, load_step
 from grpo_tui.experiments.compare.runs import compare
 from grpo_tui.experiments.reader import StoreReader
@@ -197,8 +197,8 @@ def test_the_inspector_and_the_lab_evaluate_functions_as_the_engine_did(
             assert gradients[0] == gradients[1]
         detail = load_group(opened, step, step.groups[0])
         answer = max(detail.completions, key=lambda answer: len(answer.losses))
-        shown = token_lines(answer, answer.tokens[0], step.run, 200)
-        texts = " ".join(text for line in shown for text, _ in line)
+        shown = token_parts(answer, answer.tokens[0], step.run, 200)
+        texts = " ".join(text for part in shown.values() for line in part for text, _ in line)
         assert "by all.py:trust" in texts
         assert "by all.py:weight" in texts
         # steps before a resume are evaluated with the file of then

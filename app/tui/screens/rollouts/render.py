@@ -1,12 +1,15 @@
 """Rollouts as lines: groups, one prompt over the steps, tokens of an answer, rewards; as files."""
 
 import math
+import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Container, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter
+from statistics import fmean
 
 from grpo_engine.events import Span
 from grpo_tui.app.inspector.dialogue import Message, messages
@@ -32,22 +35,26 @@ from grpo_tui.app.inspector.losses import TokenLoss, loss_mask
 from grpo_tui.app.inspector.measures import (
     HEAT_NAMES,
     MEASURES,
+    HeatMode,
     Values,
 )
 from grpo_tui.app.text.numbers import BARS, clamped, narrow, short, signed, sparkline
 from grpo_tui.app.text.prompt_text import last_question, question
-from grpo_tui.app.text.safe_text import cell_len, clip, excerpt, pad, safe
+from grpo_tui.app.text.safe_text import cell_len, clip, excerpt, pad, safe, wrap
 from grpo_tui.app.text.words import count_of
 from grpo_tui.app.tui.looks.colours import push_colour
 from grpo_tui.app.tui.screens.rollouts.state import (
-    MAX_HITS,
     THINK_END,
+    GroupDetail,
     RolloutsView,
     RolloutTokens,
     RunInfo,
     Search,
+    changes,
+    shades_of,
 )
 from grpo_tui.app.tui.screens.watch.render import arrow, lane_lines, with_edge
+from grpo_tui.app.tui.widgets.charts.stack import GAP, side_by_side
 from grpo_tui.app.tui.widgets.panel import (
     Line,
     cells,
@@ -70,11 +77,20 @@ ORDER_HEADINGS: Mapping[Order, str] = {
     "kl": "KL",
     "clip": "clip",
 }
+TWO_COLUMNS = 26  # cells from which the list of groups has a second number
 TEXT_LINES, NUMBER_LINES = 7, 3  # at least, of an answer and a token
+# The numbers of a token that leave first where there is no room; what says why it is not pushed
+# stays. Before them leave the sections below, the last one first.
+CUT_FIRST = ("passes", "gradient", "share", "prob", "ratio")
+LEAST_COLUMN = 30  # cells of an answer beside an earlier one
+LEAST_TABLE, COLUMN = 6, 7  # lines of a table of tokens at least, and cells of a number in it
+REWARD_COLUMN = 7  # cells of a reward in the table of answers, at least
+BREAKABLE = re.compile(r"</?\w+>|\s+|[^\s<]+|<")
 LABEL = 9  # cells of a name before what it says of a token
 TRACK = 16  # cells of the line that the ratio is on
 BAR, SHORT_BAR = 8, 3  # cells of a reward's bar, and where names are long
 MAX_REPLY = 8  # lines of a reply
+Section = Callable[[RolloutsView, int, int], list[Line]]
 laid_out = lru_cache(maxsize=64)(lay_out)
 
 
@@ -86,32 +102,66 @@ def origin_name(origin: str) -> str:
 # -- groups, and one prompt over the steps ------------------------------------------------------
 
 
-def group_lines(view: RolloutsView, width: int) -> list[Line]:
-    """The groups: number, prompt, mean reward, sorted measure or spread, `=` without a signal.
+def group_blocks(view: RolloutsView, width: int, height: int) -> list[list[Line]]:
+    """The lines of each group, from the heading on: its number, prompt and mean reward.
 
-    Held-out problems have the temperature in place of the spread.
+    Beside it stands the sorted measure or the spread, and `=` without a signal. Where lines are
+    left, the answers follow with their rewards, and the rest of the prompt.
     """
-    held_out = view.group is not None and view.group.origin == "eval"  # greedy and sampled ones
-    heading = ORDER_HEADINGS.get(view.order, "temp" if held_out else "std")
-    lines = [justified([], [(f"{'mean':>5}{heading:>5}  ", "label")], width)]
-    for position, group in enumerate(view.groups):
+    heading = ORDER_HEADINGS.get(view.order, "std")
+    columns = f"{'mean':>5}{heading:>5}  " if width >= TWO_COLUMNS else f"{'mean':>5}  "
+    blocks: list[list[Line]] = [[justified([], [(columns, "label")], width)]]
+    groups = view.groups
+    rows = max(1, (height - 1) // max(1, len(groups)))
+    for position, group in enumerate(groups):
         selected = position == view.group_at
-        second = measure_of(group, view.order) if heading != "std" else group.reward_std
-        if heading == "temp":
-            second = group.sampling.get("temperature")
-        prompt = clip(last_question(group.prompt_text), max(1, width - 16))
+        second = group.reward_std if heading == "std" else measure_of(group, view.order)
+        seconds = f"{narrow(second, 4):>5}" if width >= TWO_COLUMNS else ""
+        room = max(1, width - 4 - len(columns))
+        first, *others = wrap(last_question(group.prompt_text), room, max(1, rows - 1)) or [""]
         left = [
             (f"{group.index + 1:>2}", "label"),
             ("▸" if selected else " ", "focus"),
-            (prompt, "headline" if selected else "text"),
+            (first, "headline" if selected else "text"),
         ]
         numbers = [
             (f"{narrow(group.reward_mean, 4):>5}", "text"),
-            (f"{narrow(second, 4):>5}", "label"),
+            (seconds, "label"),
             (" =" if group.no_signal or group.reward_std == 0 else "  ", "label"),
         ]
-        lines.append(list_row(justified(left, numbers, width), width, selected=selected))
-    return lines
+        lines = [justified(left, numbers, width), *([("   ", ""), (o, "text")] for o in others)]
+        if rows > 1 and len(group.rollouts) > 1:
+            lines.append(_rewards_line(group, width))
+        blocks.append([list_row(line, width, selected=selected) for line in lines])
+    return blocks
+
+
+def _rewards_line(group: GroupView, width: int) -> Line:
+    """The reward of each answer in the colour of its push, as many as fit."""
+    line: Line = [("   ", "")]
+    for rollout in group.rollouts:
+        text = f"{'' if rollout.advantage is None else arrow(rollout.advantage)}"
+        part = (f"{text}{short(rollout.reward, 1)} ", push_colour(rollout.advantage))
+        if cells(line) + cells([part]) > width - 1:
+            return [*line, ("…", "label")]
+        line.append(part)
+    return line
+
+
+def sampling_lines(view: RolloutsView, width: int) -> list[Line]:
+    """What greedy and sampled answers to the same prompts scored, and why that differs."""
+    means = {}
+    for greedy, groups in view.by_sampling.items():
+        known = [group.reward_mean for group in groups if group.reward_mean is not None]
+        means[greedy] = fmean(known) if known else None
+    if len(means) < 2:
+        return []
+    text = (
+        f"Mean reward: greedy {short(means[True], 3)}, sampled {short(means[False], 3)}. "
+        "Greedy takes the likeliest token each time. Sampled draws tokens as training does: it "
+        "is lower where the model is undecided. t changes between them."
+    )
+    return [[], *paragraph(text, width, 9, "label")]
 
 
 def hit_lines(hits: Sequence[SearchHit], selected: int, width: int) -> list[Line]:
@@ -131,12 +181,41 @@ def hit_lines(hits: Sequence[SearchHit], selected: int, width: int) -> list[Line
 
 
 def search_note(search: Search, hit: int) -> str:
-    """How far a search has come: `1 of 7`, `1 of the first 50`, `none`, with `…` while it runs."""
-    count = len(search.hits)
+    """How far a search has come: `1 of 7`, `none`, with `…` while it runs."""
+    count = len(search.matches)
     if not count:
         return "none" if search.done else "searching…"
-    first = "the first " * (count == MAX_HITS)
-    return f"{hit + 1} of {first}{count}" + "…" * (not search.done)
+    return f"{hit + 1:,} of {count:,}" + "…" * (not search.done)
+
+
+def count_lines(search: Search, step: int, width: int) -> list[Line]:
+    """The matches by kind, and by step as bars."""
+    by_origin, by_step = Counter[str](), Counter[int]()
+    for (origin, at), count in search.counts.items():
+        by_origin[origin] += count
+        by_step[at] += count
+    kinds = "  ".join(f"{origin_name(of)} {by_origin[of]:,}" for of in search.origins)
+    first, last = min(by_step), max(by_step)
+    name, end = f"step {first} ", f" {last}"
+    values = [float(by_step[at]) for at in range(first, last + 1)]
+    bar = sparkline(values, max(1, width - len(name) - len(end)), low=0.0)
+    here = f"step {step}: {by_step[step]:,}   < > step   t kind"
+    return [
+        [(clip(kinds, width), "headline")],
+        [(name, "label"), (bar, "series.reward"), (end, "label")] if first < last else [],
+        [(clip(here, width), "label")],
+    ]
+
+
+def prompt_lines(view: RolloutsView, width: int) -> list[Line]:
+    """The prompts of the run: mean reward over the run, times sampled, and the last step."""
+    lines = [[(f"{'mean':>5} {'times':>5} {'last':>5}  prompt", "label")]]
+    for position, prompt in enumerate(view.prompts):
+        numbers = f"{narrow(prompt.mean, 4):>5} {prompt.visits:>5} "
+        text = clip(last_question(prompt.prompt_text), max(1, width - 19))
+        line = [(numbers, "text"), (f"{prompt.step:>5}  ", "label"), (text, "text")]
+        lines.append(list_row(line, width, selected=position == view.hit))
+    return lines
 
 
 def position_line(name: str, group: GroupView, order: Order, width: int) -> Line:
@@ -203,18 +282,82 @@ def rollouts_line(rollouts: Sequence[RolloutView], selected: int, width: int) ->
 
 
 def sibling_lines(view: RolloutsView, width: int, height: int) -> list[Line]:
-    """The group's answers, for comparison."""
+    """The group's answers, for comparison: with shades, or in as many lines as fit."""
     group = view.group
     if group is None or height < 3 or len(group.rollouts) < 2:
         return []
-    rollouts = group.rollouts
-    indices = visible([1] * len(rollouts), height - 1, view.rollout_at)
-    lines = [[("all answers to this prompt", "label")]]
-    for index in indices:
-        rollout = rollouts[index]
-        if view.loaded and view.loaded.completions[index].thinking:
-            rollout = replace(rollout, text=rollout.text.partition(THINK_END)[2].strip())
-        lines += with_edge(lane_lines(rollout, width - 1, 1, group), index == view.rollout_at)
+    numbers, blocks = range(len(group.rollouts)), list[list[Line]]()
+    if sum(len(rollout.text) for rollout in group.rollouts) <= width * height:
+        blocks = [_shaded(view, index, width - 1) for index in numbers]
+    if not blocks or sum(map(len, blocks)) >= height:
+        rows = max(1, (height - 1) // len(numbers))
+        blocks = [
+            [line for line in lane_lines(_after_thinking(view, i), width - 1, rows, group) if line]
+            for i in numbers
+        ]
+    indices = visible([len(block) for block in blocks], height - 1, view.rollout_at)
+    return [
+        [("all answers to this prompt", "label")],
+        *(line for i in indices for line in with_edge(blocks[i], i == view.rollout_at)),
+    ]
+
+
+def _after_thinking(view: RolloutsView, index: int) -> RolloutView:
+    assert view.group is not None
+    rollout = view.group.rollouts[index]
+    if view.loaded and view.loaded.completions[index].thinking:
+        return replace(rollout, text=rollout.text.partition(THINK_END)[2].strip())
+    return rollout
+
+
+def _shaded(view: RolloutsView, index: int, width: int) -> list[Line]:
+    """An answer with its push, its reward and its tokens with their shades."""
+    group = view.group
+    assert group is not None
+    (lead,) = lane_lines(replace(group.rollouts[index], text="", spans=()), width, 1, group)
+    lead = [part for part in lead if part[0] != EMPTY_SIGN]  # the text has it
+    if view.loaded is None:
+        return [lead, *paragraph(group.rollouts[index].text, width, 99, "text")]
+    return [lead, *_shaded_text(view.loaded, view.mode, index, width)]
+
+
+@lru_cache(maxsize=64)
+def _shaded_text(detail: GroupDetail, mode: HeatMode, index: int, width: int) -> list[Line]:
+    completion, shades = detail.completions[index], shades_of(detail, mode)[index]
+    rows = text_rows(completion, width)
+    return [line for row in rows for line in row_lines(completion, -1, row, shades)]
+
+
+def visit_lines(view: RolloutsView, width: int, height: int) -> list[Line]:
+    """The same prompt over the steps: the reward and the text of this answer at each."""
+    same, group = view.visits, view.group
+    if len(same) < 2 or group is None or height < 3:
+        return []
+    current = next((i for i, visit in enumerate(same) if visit.key == group.key), 0)
+    rows = max(1, min(6, (height - 1) // len(same)))
+    blocks = []
+    for visit in same:
+        rollouts = visit.rollouts
+        rollout = rollouts[clamped(view.rollout_at, len(rollouts))] if rollouts else None
+        head = f"{visit.step:>5} {narrow(rollout.reward if rollout else None, 5):>6}  "
+        text = " ".join(rollout.text.split()) if rollout else ""
+        blocks.append(paragraph(text, width - 1, rows, "text", (head, "label")))
+    indices = visible([len(block) for block in blocks], height - 1, current)
+    return [
+        [("this prompt by step", "label")],
+        *(line for i in indices for line in with_edge(blocks[i], i == current)),
+    ]
+
+
+def section_lines(
+    sections: Sequence[Section], view: RolloutsView, width: int, height: int
+) -> list[Line]:
+    """Sections with a blank line between them, as far as there is room."""
+    lines: list[Line] = []
+    for section in sections:
+        start: list[Line] = [[]] if lines else []
+        if part := section(view, width, height - len(lines) - len(start)):
+            lines += [*start, *part]
     return lines
 
 
@@ -354,25 +497,65 @@ def _reply_lines(message: Message, span: Span, width: int) -> list[Line]:
     ]
 
 
-def diff_lines(changes: Sequence[TextChange], width: int) -> list[Line]:
-    """Two answers as one text: removed words in [−…], added ones in [+…], in the push colours."""
+def diff_lines(
+    changes: Sequence[TextChange], width: int, tags: Container[str] = ("same", "removed", "added")
+) -> list[Line]:
+    """Changes of these kinds as text: removed words in [−…], added ones in [+…]."""
     styles: dict[str, Part] = {
         "same": ("{}", "text"),
         "removed": ("[−{}]", "push.0"),
         "added": ("[+{}]", "bold push.6"),
     }
-    texts = [styles[change.tag][0].format(change.text) for change in changes]
+    words, colours = [], []
+    for change in changes:
+        if change.tag in tags:
+            parts = BREAKABLE.findall(styles[change.tag][0].format(change.text))
+            words += parts
+            colours += [styles[change.tag][1]] * len(parts)
     return [
-        [(piece.text, styles[changes[piece.token].tag][1]) for piece in line]
-        for line in lay_out(texts, width)
+        [(piece.text, colours[piece.token]) for piece in line] for line in lay_out(words, width)
     ]
+
+
+def compared_lines(
+    earlier: GroupView, later: GroupView, at: int, width: int, height: int
+) -> list[Line]:
+    """The answers of two visits, from the chosen one on, with what changed.
+
+    They are beside each other, or as one text where that is too narrow.
+    """
+    means = f"mean reward {short(earlier.reward_mean)} → {short(later.reward_mean)}"
+    lines = [[(f"step {earlier.step} → {later.step}   {means}", "headline")]]
+    column = (width - GAP) // 2
+    for rollout in (*later.rollouts[at:], *later.rollouts[:at]):
+        before = earlier.rollouts[clamped(rollout.index, len(earlier.rollouts))]
+        parts = changes(before.text, rollout.text)
+        words = Counter[str]()
+        for change in parts:
+            words[change.tag] += len(change.text.split())
+        changed = f"−{words['removed']} +{words['added']} words"
+        if before.text == rollout.text:
+            changed = "no changes"
+        reward = f"reward {short(before.reward)} → {short(rollout.reward)}"
+        head = f"{letter(rollout.index)}  {reward}   {changed} since step {earlier.step}"
+        lines += [[], [(clip(head, width), "label")]]
+        if column < LEAST_COLUMN:
+            lines += diff_lines(parts, width)
+        else:
+            texts = (diff_lines(parts, column, ("same", tag)) for tag in ("removed", "added"))
+            lines += side_by_side(texts, column, ("  ", ""))
+        if len(lines) >= height:
+            break
+    return lines
 
 
 # -- the token under the cursor -----------------------------------------------------------------
 
 
-def token_lines(completion: RolloutTokens, token: int, run: RunInfo, width: int) -> list[Line]:
-    """The token's probabilities, ratio, explanation and share of the loss.
+def token_parts(
+    completion: RolloutTokens, token: int, run: RunInfo, width: int
+) -> dict[str, list[Line]]:
+    """The token's probabilities, ratio, explanation and share of the loss, by name.
 
     Numbers are of the last pass.
     """
@@ -381,36 +564,74 @@ def token_lines(completion: RolloutTokens, token: int, run: RunInfo, width: int)
     text = safe(completion.texts[token]) if token < len(completion.texts) else ""
     number = bisect_left(completion.tokens, token) + 1
     title = f"← token {number} of {len(row.model_positions)} “{text or EMPTY_SIGN}” →"
-    lines = [[(clip(title, width), "headline")]]
-    lines.append(probability_line(completion, token, width))
-    texts: list[tuple[str, str]] = []
+    parts = {
+        "title": [[(clip(title, width), "headline")]],
+        "prob": [probability_line(completion, token, width)],
+    }
     if completion.losses:
         loss = completion.losses[token]
-        lines.append(_ratio_line(loss))
-        if len(row.passes) > 1:
-            ratios = (short(math.exp(new[token] - row.old[token]), 3) for new in row.passes)
-            texts.append(("", f"new ÷ old in each pass: {', '.join(ratios)}"))
-        texts.append(("why", explanation(loss, recipe, first_pass=len(row.passes) == 1)))
-        texts.append(("gradient", gradient_sum(loss)))
+        ratios = [short(math.exp(new[token] - row.old[token]), 3) for new in row.passes]
         share = arithmetic(
             loss, recipe, row.updates[-1], length=sum(loss_mask(row)), max_length=run.max_length
         )
-        texts.append(("share", f"of the objective: {share}"))
-    return lines + labelled(texts, LABEL, width, 3)
+        first_pass = len(row.passes) == 1
+        texts = {
+            "passes": ("", "" if first_pass else f"new ÷ old in each pass: {', '.join(ratios)}"),
+            "why": ("why", explanation(loss, recipe, first_pass=first_pass)),
+            "gradient": ("gradient", gradient_sum(loss)),
+            "share": ("share", f"of the objective: {share}"),
+        }
+        parts["ratio"] = [_ratio_line(loss)]
+        parts |= {name: labelled([text], LABEL, width, 3) for name, text in texts.items()}
+    return parts
+
+
+def fitted(parts: Mapping[str, list[Line]], height: int) -> list[Line]:
+    """The parts that fit, without those that `CUT_FIRST` names first."""
+    lines = [line for part in parts.values() for line in part]
+    count, cut = len(lines), list(CUT_FIRST)
+    while len(lines) > height - (len(lines) < count) and cut:
+        parts = {name: part for name, part in parts.items() if name != cut[0]}
+        lines = [line for part in parts.values() for line in part]
+        del cut[0]
+    if len(lines) < count:
+        lines = lines[: height - 1]
+        lines.append([(f"… {count - len(lines)} more lines; z makes room", "label")])
+    return lines
+
+
+def table_lines(view: RolloutsView, width: int, height: int) -> list[Line]:
+    """The numbers of the tokens around the cursor, a line each."""
+    completion, row = view.completion, view.completion.row if view.completion else None
+    if completion is None or row is None or not row.ids or height < LEAST_TABLE:
+        return []
+    stages, tokens = _stages(completion), completion.tokens
+    losses = ("ratio", "KL", "gradient") if completion.losses else ()
+    names = [*stages, *losses]
+    space = max(6, width - 7 - COLUMN * len(names))
+    head = "".join(f"{name:>{COLUMN + 2 * (name == 'gradient')}}" for name in names)
+    lines = [[(f"{'':>5}{pad('token', space)}{head}", "label")]]
+    at = bisect_left(tokens, view.token)
+    for index in visible([1] * len(tokens), height - 1, at, top=max(0, at - height // 2)):
+        token = tokens[index]
+        text = safe(completion.texts[token]) if token < len(completion.texts) else ""
+        line = [(f"{index + 1:>4} ", "label"), (pad(text or EMPTY_SIGN, space), "text")]
+        for values in stages.values():
+            known = probability(values[token], 2) if token < len(values) else ""
+            line.append((f"{known:>{COLUMN}}", "text"))
+        if losses:
+            loss = completion.losses[token]
+            clipped = "bold series.clip" if loss.side != "free" else "text"
+            line.append((f"{short(loss.ratio):>{COLUMN}}", clipped))
+            line.append((f"{'' if loss.kl is None else short(loss.kl):>{COLUMN}}", "text"))
+            line.append((f"{signed(loss.gradient, 1):>{COLUMN + 2}}", "text"))
+        lines.append(list_row(line, width, selected=token == view.token))
+    return lines
 
 
 def probability_line(completion: RolloutTokens, token: int, width: int) -> Line:
     """The token's probability from the reference to the step's end, with the digits that fit."""
-    row = completion.row
-    assert row is not None
-    stages = {
-        "ref": row.reference,
-        "teacher": row.teacher,
-        "sampled": () if row.old else row.sampler,
-        "old": row.old,
-        "new": row.passes[-1] if row.passes else (),
-        "after": row.after,
-    }
+    stages = _stages(completion)
     known = {name: values[token] for name, values in stages.items() if token < len(values)}
     digits = 3 if LABEL + 12 * len(known) <= width else 2
     line = [(f"{'prob.':<{LABEL}}", "label")]
@@ -418,6 +639,21 @@ def probability_line(completion: RolloutTokens, token: int, width: int) -> Line:
         gap = "" if len(line) == 1 else "  "
         line += [(f"{gap}{name} ", "label"), (probability(value, digits), "headline")]
     return line
+
+
+def _stages(completion: RolloutTokens) -> dict[str, Sequence[float]]:
+    """The log-probabilities that are known, from the reference to the step's end."""
+    row = completion.row
+    assert row is not None
+    stages: dict[str, Sequence[float]] = {
+        "ref": row.reference,
+        "teacher": row.teacher,
+        "sampled": () if row.old else row.sampler,
+        "old": row.old,
+        "new": row.passes[-1] if row.passes else (),
+        "after": row.after,
+    }
+    return {name: values for name, values in stages.items() if values}
 
 
 def probability(logprob: float, digits: int = 3) -> str:
@@ -467,6 +703,10 @@ def heat_notes(view: RolloutsView) -> list[str]:
     return [f"{note} · {heat}", note]
 
 
+# What fills the panel of an answer below the numbers of its token, the most important first.
+SECTIONS: tuple[Section, ...] = (sibling_lines, visit_lines, table_lines)
+
+
 # -- rewards ------------------------------------------------------------------------------------
 
 
@@ -502,6 +742,27 @@ def reward_lines(view: RolloutsView, width: int) -> list[Line]:
         [("prompt", "label")],
         *paragraph(question(group.prompt_text), width, 99, "text"),
     ]
+
+
+def group_reward_lines(view: RolloutsView, width: int) -> list[Line]:
+    """The reward of each answer and what each function gave it, as far as columns fit."""
+    group = view.group
+    if group is None or len(group.rollouts) < 2:
+        return []
+    names = ["reward", *(reward.name for reward in group.rollouts[0].rewards)]
+    names = names[: max(1, (width - 3) // REWARD_COLUMN)]
+    column = min(16, (width - 3) // len(names))
+    heads = "".join(" " + pad(name, column - 1, ">") for name in names)
+    lines = [[], [("all answers", "label")], [("   " + heads, "label")]]
+    for position, rollout in enumerate(group.rollouts):
+        values = {reward.name: reward.value for reward in rollout.rewards}
+        texts = [short(rollout.reward), *(short(values.get(name)) for name in names[1:])]
+        line = [
+            (f"{letter(rollout.index):>2} ", "label"),
+            *((f"{text:>{column}}", "text") for text in texts),
+        ]
+        lines.append(list_row(line, width, selected=position == view.rollout_at))
+    return lines
 
 
 def function_lines(rollout: RolloutView, largest: Mapping[str, float], width: int) -> list[Line]:

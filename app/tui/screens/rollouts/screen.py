@@ -2,10 +2,11 @@
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from itertools import zip_longest
+from typing import Any, Literal
 
 from textual import events, on, work
 from textual.app import ComposeResult
@@ -16,7 +17,7 @@ from textual.reactive import reactive
 
 from grpo_engine.events import Origin
 from grpo_tui.app.feed.snapshot import Snapshot
-from grpo_tui.app.inspector.groups import Order, letter
+from grpo_tui.app.inspector.groups import Order, is_greedy, letter
 from grpo_tui.app.inspector.measures import (
     HEAT_MODES,
     MEASURES,
@@ -35,20 +36,33 @@ from grpo_tui.app.tui.screens.rollouts.state import (
     NO_GROUPS,
     ORIGINS,
     UNFINISHED,
+    Against,
     GroupList,
     RolloutsView,
     RolloutTokens,
     Search,
-    changes,
     load_group,
     load_highlights,
+    load_hits,
+    load_prompts,
     load_step,
     nearest_step,
     search,
     with_functions,
 )
 from grpo_tui.app.tui.store.reader import reporting
-from grpo_tui.app.tui.widgets.panel import BarPanel, Line, Panel, ScrolledPanel, hint, paragraph
+from grpo_tui.app.tui.widgets.charts.stack import GAP
+from grpo_tui.app.tui.widgets.list_panel import ListPanel
+from grpo_tui.app.tui.widgets.panel import (
+    BarPanel,
+    Line,
+    Panel,
+    ScrolledPanel,
+    cells,
+    hint,
+    justified,
+    paragraph,
+)
 from grpo_tui.experiments.values import GroupView
 
 ORDERS: dict[Order, tuple[str, str, str, Measure | None]] = {
@@ -61,9 +75,12 @@ ORDERS: dict[Order, tuple[str, str, str, Measure | None]] = {
     "clip": ("c", "clip", "the most clipped, at the first clipped token", "clipped"),
 }
 NEED_ROLLOUTS = frozenset(
-    {"prompt(1)", "highlight(1)", "lab", "sort", "origin", "heat", "visit(1)", "switch('diff')"}
+    {"prompt(1)", "highlight(1)", "lab", "sort", "origin", "heat", "visit(1)", "compare_visits"}
 )
 NEED_TRAINING = frozenset({"lab"})
+TALL = 20  # lines of the list of groups from which a sentence fits below it
+TWO_COLUMNS, TOKENS = 100, 60  # cells from which the other answers stand beside, and of the tokens
+READING = "reading the token numbers"
 TYPING_S = 0.25  # without a key before a search begins
 NO_RUN = "No run is open. Press 1 for the list of runs, then ⏎ on one."
 
@@ -90,10 +107,20 @@ class HistoryBar(RolloutsPanel, BarPanel, can_focus=False):
         ]
 
 
-class GroupsPanel(RolloutsPanel):
-    """One row per prompt of the step, or per hit of a search."""
+class GroupsPanel(RolloutsPanel, ListPanel):
+    """The prompts of the step, the hits of a search, or the prompts of the run."""
 
     help_topic = "panel:prompts"
+
+    @property
+    def selected(self) -> int:
+        """The group, hit or prompt under the cursor."""
+        view = self.view
+        return view.hit if view.search or view.prompts else view.group_at
+
+    def action_move(self, rows: int, columns: int) -> None:
+        """Leave the move to the screen, which reads what it leads to."""
+        Panel.action_move(self, rows, columns)
 
     def paint(self, width: int, height: int) -> list[Line]:
         view = self.view
@@ -101,29 +128,37 @@ class GroupsPanel(RolloutsPanel):
             return self._paint_search(view.search, width, height)
         origin = view.step.origin if view.step else "train"
         self.title = "groups" if origin == "train" else render.origin_name(origin)
-        self.note = f"sort {view.order}" if view.groups else ""
+        if len(view.by_sampling) > 1:
+            self.title += ", greedy" if view.greedy else ", sampled"
+        if view.prompts:
+            self.title += " of the run"
+            self.note = f"{view.hit + 1:,} of {len(view.prompts):,}"
+            heading, *rows = render.prompt_lines(view, width)
+            return [heading, *self.listed([[row] for row in rows], height - 1, view.hit, above=1)]
+        self.note_first(*[f"sort {view.order}"] * bool(view.groups))
         if not view.groups:
             text = "The prompts of a step, with the mean reward of their answers, appear here."
             return hint(text, width)
-        heading, *rows = render.group_lines(view, width)
-        return [heading, *self.around(rows, view.group_at, max(1, height - 1))]
+        foot = render.sampling_lines(view, width) if height >= TALL else []
+        height -= len(foot)
+        (heading,), *blocks = render.group_blocks(view, width, height)
+        lines = self.listed(blocks, max(1, height - 1), view.group_at, above=1)
+        return [heading, *lines, *foot]
 
     def _paint_search(self, search: Search, width: int, height: int) -> list[Line]:
         self.title, self.note = "search", render.search_note(search, self.view.hit)
-        if not search.hits:
+        if not search.matches:
             text = f"Searching “{safe(search.text)}” in all prompts and answers of this run."
             if search.done:
                 text = f"No prompt or answer of this run contains “{safe(search.text)}”."
             return hint(text, width)
-        lines = render.hit_lines(search.hits, self.view.hit, width)
-        return self.around(lines, self.view.hit, height)
-
-    def on_click(self, event: events.Click) -> None:
-        """Choose the clicked group or hit."""
-        view = self.view
-        row = self.inside(event.offset).y + self._top - (0 if view.search else 1)
-        if 0 <= row < len(view.hits or view.groups):
-            self.action_move(row - (view.hit if view.search else view.group_at), 0)
+        head = render.count_lines(search, search.matches[self.view.hit].step, width)
+        # the hits around another one may not be read yet
+        selected = clamped(self.view.hit - search.first, len(search.hits))
+        blocks = [[line] for line in render.hit_lines(search.hits, selected, width)]
+        lines = self.listed(blocks, height - len(head), selected, len(head))
+        self._items = [None if i is None else i + search.first for i in self._items]
+        return [*head, *lines]
 
 
 class CompletionPanel(RolloutsPanel):
@@ -140,6 +175,7 @@ class CompletionPanel(RolloutsPanel):
     def __init__(self, title: str = "", **kwargs: Any) -> None:
         super().__init__(title, **kwargs)
         self._text_top = 2  # the line on which the text begins
+        self._text_width = 0
         self._row_tokens: list[list[int]] = []  # the token of each cell, by line from there on
 
     help_topic = "panel:tokens"
@@ -153,39 +189,51 @@ class CompletionPanel(RolloutsPanel):
         return safe(self.view.rollout.text, "\n") if self.view.rollout else ""
 
     def paint(self, width: int, height: int) -> list[Line]:
-        """The group's answers, the text with its bars, the token's numbers, and the siblings."""
+        """The group's answers, the text with its bars, the token's numbers, and what else fits."""
         view = self.view
-        step, group, completion, detail = view.step, view.group, view.completion, view.loaded
+        group, completion, detail = view.group, view.completion, view.loaded
         self.title, self.note = "answer", ""
-        if step is None or group is None or completion is None:
-            return hint(NO_RUN if step is None else NO_GROUPS, width)
-        earlier = view.visit(-1) if view.diff else None
+        if view.step is None or group is None or completion is None:
+            return hint(NO_RUN if view.step is None else NO_GROUPS, width)
         self.title = f"answer {letter(completion.rollout.index)}"
-        self.title += ", changes" if earlier else " by token"
-        self.note_first(*(() if earlier else render.heat_notes(view)))
+        if pair := view.compared:
+            self.title += ", first against newest" if view.against == "first" else ", changes"
+            return render.compared_lines(*pair, view.rollout_at, width, height)
+        self.title += " by token"
+        self.note_first(*render.heat_notes(view))
         head = [render.rollouts_line(group.rollouts, view.rollout_at, width)]
-        if earlier:
-            changed = changes(earlier, completion.rollout)
-            is_same = all(change.tag == "same" for change in changed)
-            since = f"{'no ' if is_same else ''}changes since step {earlier.step}"
-            return [*head, [(since, "label")], *render.diff_lines(changed, width)]
         reason = detail.missing if detail else ""
-        if detail and view.diff:
+        if detail and view.against:
             reason = "this prompt has no earlier answer to compare with"
-        head += paragraph(reason, width, 3, "label")
-        self._text_top = len(head)
-        foot: list[Line] = [[("" if detail else "reading the token numbers", "label")]]
-        if completion.row is not None and completion.row.ids:
-            foot = render.token_lines(completion, view.token, step.run, width)
-        space = height - len(head) - 1
-        least = min(render.TEXT_LINES, space - render.NUMBER_LINES)
-        text = self._text(completion, width, max(2, space - len(foot), least))
-        left = max(render.NUMBER_LINES, space - len(text))
-        if len(foot) > left:
-            more = f"… {len(foot) - left + 1} more lines; z makes room"
-            foot = [*foot[: left - 1], [(more, "label")]]
-        lines = [*head, *text, [], *foot, []]
-        return lines + render.sibling_lines(view, width, height - len(lines))
+        sections, beside = render.SECTIONS, 0
+        if width >= TWO_COLUMNS:  # the other answers stand beside the tokens of this one
+            beside = width - max(TOKENS, width * 9 // 20) - GAP
+            *others, last = render.SECTIONS
+            sections = (last,)
+        column = width - beside - GAP * bool(beside)
+        head += paragraph(reason, column, 3, "label")
+        space = height - len(head)
+        lines = self._token_lines(completion, column, space, len(head))
+        left = render.section_lines(sections, view, column, space - len(lines) - 1)
+        lines += [[], *left] if left else []
+        if beside:
+            right = render.section_lines(others, view, beside, space)
+            pairs: Iterator[tuple[Line, Line]] = zip_longest(lines, right, fillvalue=[])
+            lines = [justified(a, b, column + GAP + cells(b)) for a, b in pairs]
+        return [*head, *lines]
+
+    def _token_lines(
+        self, completion: RolloutTokens, width: int, height: int, top: int
+    ) -> list[Line]:
+        """The text around the cursor, and the numbers of its token."""
+        view, parts = self.view, {"": [[("" if self.view.loaded else READING, "label")]]}
+        self._text_top, self._text_width = top, width
+        if completion.row is not None and completion.row.ids and view.step is not None:
+            parts = render.token_parts(completion, view.token, view.step.run, width)
+        count = sum(map(len, parts.values()))
+        least = min(render.TEXT_LINES, height - 1 - render.NUMBER_LINES)
+        text = self._text(completion, width, max(2, height - 1 - count, least))
+        return [*text, [], *render.fitted(parts, max(1, height - 1 - len(text)))]
 
     def _text(self, completion: RolloutTokens, width: int, height: int) -> list[Line]:
         view = self.view
@@ -202,7 +250,7 @@ class CompletionPanel(RolloutsPanel):
     def on_click(self, event: events.Click) -> None:
         """Choose the clicked token, or the one that follows a clicked note."""
         x, y = self.inside(event.offset) - Offset(0, self._text_top)
-        if 0 <= y < len(self._row_tokens):
+        if 0 <= y < len(self._row_tokens) and x < self._text_width:
             cells, tokens = self._row_tokens[y], self.view.tokens
             token = cells[min(x, len(cells) - 1)]
             self.action_move(0, bisect_right(tokens, token) - bisect_right(tokens, self.view.token))
@@ -214,7 +262,9 @@ class RewardPanel(RolloutsPanel, ScrolledPanel):
     help_topic = "panel:why"
 
     def paint(self, width: int, height: int) -> list[Line]:
-        return self.scrolled(render.reward_lines(self.view, width), height)
+        lines = render.reward_lines(self.view, width)
+        more = render.group_reward_lines(self.view, width)
+        return self.scrolled(lines + more * (len(lines) + len(more) <= height), height)
 
     def watch_view(self, old: RolloutsView, new: RolloutsView) -> None:
         """Begin with the reward of another answer."""
@@ -335,7 +385,8 @@ class RolloutsScreen(WorkbenchScreen):
         """Pass the view to every panel, and read the numbers of the selected group."""
         if not self.is_mounted:
             return
-        self.set_class(new.search is not None, "-finding")
+        self.set_class(bool(new.search or new.prompts), "-finding")
+        self.set_class(new.compared is not None, "-comparing")
         origin = new.group.origin if new.group else ""
         self.key_bar.hidden = {"": NEED_ROLLOUTS, "train": frozenset()}.get(origin, NEED_TRAINING)
         for panel in self.query(RolloutsPanel):
@@ -386,8 +437,11 @@ class RolloutsScreen(WorkbenchScreen):
         self.update(mode=HEAT_MODES[index % len(HEAT_MODES)], highlights=())  # the title names it
 
     def action_step(self, by: int) -> None:
-        """Go to another step that has groups of this origin."""
-        if (step := self.view.step) is not None:
+        """Go to another step that has groups of this origin, or hits of the search."""
+        search = self.view.search
+        if search and search.matches:
+            self._open_hit(search.at_step(self.view.hit, by))
+        elif (step := self.view.step) is not None:
             current = step.step if self._loading is None else self._loading
             self._go_to_step(nearest_step(step.steps, current, by))
 
@@ -405,15 +459,22 @@ class RolloutsScreen(WorkbenchScreen):
             self._load(None, max(0, target), step.origin)
 
     def action_origin(self) -> None:
-        """Switch between training, pinned and held-out prompts."""
-        step = self.view.step
+        """Switch between training, pinned and held-out prompts, those greedy or sampled."""
+        view, step = self.view, self.view.step
+        if view.search and view.search.matches:
+            self._open_hit(view.search.at_origin(view.hit))
+            return
         if step is None:
+            return
+        if other := view.other_sampling():
+            self._move(other)
             return
         origins = [o for o in ORIGINS if o in ("train", step.origin) or step.steps_of[o]]
         origin = origins[(origins.index(step.origin) + 1) % len(origins)]
         self._following = False
         if step.origin == "train":
             self._train_step = step.step
+        self.view = replace(view, greedy=True)
         self._load(None, nearest_step(step.steps_of[origin], self._train_step), origin)
 
     # -- the same prompt at another step ----------------------------------------------------
@@ -428,6 +489,11 @@ class RolloutsScreen(WorkbenchScreen):
             self.notify(
                 f"This prompt has no {when} answers; t shows prompts sampled at many steps."
             )
+
+    def action_compare_visits(self) -> None:
+        """Compare answers with those of the visit before, the first with the newest, or neither."""
+        order: dict[str, Against] = {"": "before", "before": "first", "first": ""}
+        self.update(against=order[self.view.against])
 
     # -- clipped tokens, and the furthest by a sort ----------------------------------------
 
@@ -466,16 +532,45 @@ class RolloutsScreen(WorkbenchScreen):
     def action_sort(self) -> None:
         """Ask what to sort the groups by."""
         self._following = False
-        options = [(order, key, name, text) for order, (key, name, text, _) in ORDERS.items()]
+        options: list[tuple[Order | Literal["run"], str, str, str]] = [
+            (order, key, name, text) for order, (key, name, text, _) in ORDERS.items()
+        ]
+        options.append(("run", "o", "over the run", "all prompts by their mean, the lowest first"))
         question = "The cursor goes to the first group, or to the token that is named."
-        self.app.push_screen(Choice[Order]("sort groups", question, options), self._sort)
+        dialog = Choice[Order | Literal["run"]]("sort groups", question, options)
+        self.app.push_screen(dialog, self._sort)
 
-    def _sort(self, order: Order | None) -> None:
-        if order is not None and (step := self.view.step) is not None:
-            self.view = self.view.ordered_by(order)
-            if measure := ORDERS[order][-1]:  # its first in the answer, or in the step
-                parts = 3 if measure == "clipped" else 1
-                self._go_to_highlight(step, measure, 1, self.view.cursor[:parts])
+    def _sort(self, order: Order | Literal["run"] | None) -> None:
+        step = self.view.step
+        if order is None or step is None:
+            return
+        if order == "run":
+            self.opening = self._list_prompts(step.run.key, step.origin)
+            return
+        self.view = replace(self.view, prompts=()).ordered_by(order)
+        if measure := ORDERS[order][-1]:  # its first in the answer, or in the step
+            parts = 3 if measure == "clipped" else 1
+            self._go_to_highlight(step, measure, 1, self.view.cursor[:parts])
+
+    # -- the prompts of the run -------------------------------------------------------------
+
+    @work(exclusive=True, group="prompts")
+    async def _list_prompts(self, run: int, origin: Origin) -> None:
+        """List the prompts of one kind by their means over the run, and go to the lowest."""
+        group = self.view.group
+        greedy = is_greedy(group) if group else False
+        with reporting(self):
+            prompts = await self.read("prompts", load_prompts, run, origin, greedy)
+            self.view = replace(self.view, prompts=prompts, hit=0)
+            if prompts:
+                self._open_hit(0)
+
+    def leave(self, quits: bool = False) -> None:
+        """Close the list of the run's prompts before the screen is left."""
+        if self.view.prompts and not quits:
+            self.update(prompts=())
+        else:
+            super().leave(quits)
 
     # -- what leaves the screen -------------------------------------------------------------
 
@@ -518,7 +613,7 @@ class RolloutsScreen(WorkbenchScreen):
         """Search all answers and prompts of the run once the user stops typing."""
         self.workers.cancel_group(self, "search")
         new = Search(text=text) if self.view.step is not None and text.strip() else None
-        self.update(search=new, hit=0)
+        self.update(search=new, hit=0, prompts=())
         if self.view.step is not None and new is not None:
             self._search(self.view.step.run.key, text)
 
@@ -530,13 +625,25 @@ class RolloutsScreen(WorkbenchScreen):
             result = Search(text=text)
             while not result.done and self.view.step and self.view.step.run.key == run:
                 result = await self.read("search", lambda _: next(results))
-                first = not self.view.hits
-                self.update(search=result)
-                if first and result.hits:
+                old = self.view.search or result
+                self.update(search=replace(result, first=old.first, hits=old.hits))
+                if result.matches and not old.matches:
                     self._open_hit(0)
 
     def _open_hit(self, index: int) -> None:
-        index = clamped(index, len(self.view.hits))
-        hit = self.view.hits[index]
-        self._move(replace(self.view, hit=index))
-        self._load(None, hit.step, hit.origin, (hit.group_index, hit.index))
+        """Go to a hit of the search, or to a prompt of the run; read its text first."""
+        self._move(replace(self.view, hit=clamped(index, self.view.hits)))
+        if (item := self.view.item) is not None:
+            self._load(None, item.step, item.origin, (item.group_index, item.index))
+        elif self.view.search is not None:
+            self.opening = self._read_hits(self.view.search)
+
+    @work(exclusive=True, group="hits")
+    async def _read_hits(self, search: Search) -> None:
+        with reporting(self):
+            read = await self.read("hits", load_hits, search, self.view.hit)
+            current = self.view.search
+            if current is not None and current.text == read.text:
+                self.update(search=replace(current, first=read.first, hits=read.hits))
+                if self.view.item is not None:
+                    self._open_hit(self.view.hit)

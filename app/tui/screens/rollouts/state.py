@@ -5,12 +5,14 @@ Functions with a reader run in the reader thread, which also computes the losses
 
 import math
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from heapq import nlargest
 from itertools import accumulate, pairwise
 from operator import attrgetter
+from typing import Literal
 
 from grpo_engine.config.recipes import Recipe, recipe
 from grpo_engine.config.removed import without_removed
@@ -41,16 +43,25 @@ from grpo_tui.app.inspector.measures import (
 )
 from grpo_tui.app.text.numbers import clamped
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.values import GroupView, RecordedTokens, RolloutView, SearchHit
+from grpo_tui.experiments.search import Match, hits, matches
+from grpo_tui.experiments.values import (
+    GroupView,
+    PromptMean,
+    RecordedTokens,
+    RolloutView,
+    SearchHit,
+)
 
+Against = Literal["", "before", "first"]
 ORIGINS: tuple[Origin, ...] = ("train", "pinned", "eval")
 
 NO_GROUPS = "No answers are recorded. The first appear once a step has ended; 3 shows the run."
 UNFINISHED = "the update of this step has not ended: its numbers are not there yet"
-MAX_HITS = 50
+MAX_PROMPTS = 1_000  # of a run, those of the lowest means
+WINDOW = 100  # matches before and after the cursor whose texts are read
 THINK_END = "</think>"
 LONG_THINKING = 512  # tokens; an answer after longer thinking is read from its first token
-SLICE = 8  # pages of texts that a search reads at a time
+SLICE = 4  # pages of texts that a search reads at a time
 
 
 @frozen
@@ -261,12 +272,10 @@ def split(text: str, row: RecordedTokens) -> tuple[str, ...]:
     return tuple(text[start:end] for start, end in pairwise((0, *row.ends)))
 
 
-def changes(earlier: GroupView, rollout: RolloutView) -> tuple[TextChange, ...]:
-    """The words that changed since the same answer at an earlier visit."""
-    if not earlier.rollouts:
-        return ()
-    before = earlier.rollouts[clamped(rollout.index, len(earlier.rollouts))]
-    return word_diff(before.text, rollout.text)
+@lru_cache(maxsize=64)
+def changes(older: str, newer: str) -> tuple[TextChange, ...]:
+    """The words that differ between two answers."""
+    return word_diff(older, newer)
 
 
 def load_highlights(
@@ -294,24 +303,63 @@ def load_highlights(
 
 @frozen
 class Search:
-    """What a search of a run has matched so far, newest first; at most MAX_HITS."""
+    """What a search of a run has matched so far, newest first; `hits` are those from `first` on."""
 
     text: str
-    hits: tuple[SearchHit, ...] = ()
+    matches: tuple[Match, ...] = ()
+    counts: Mapping[tuple[str, int], int] = field(default_factory=Counter)  # by origin and step
     done: bool = False
+    first: int = 0
+    hits: tuple[SearchHit, ...] = ()
+
+    @property
+    def origins(self) -> list[str]:
+        """What its matches were sampled for."""
+        return [origin for origin in ORIGINS if any(origin == of for of, _ in self.counts)]
+
+    def at_step(self, index: int, by: int) -> int:
+        """The first match of the step that is `by` steps with matches of this origin away."""
+        at = self.matches[index]
+        steps = sorted(step for origin, step in self.counts if origin == at.origin)
+        step = nearest_step(steps, at.step, by)
+        return index if step == at.step else self._first(at.origin, step)
+
+    def at_origin(self, index: int) -> int:
+        """The newest match of the next origin."""
+        origins = self.origins
+        position = origins.index(self.matches[index].origin) + 1
+        origin = origins[position % len(origins)]
+        return self._first(origin, max(step for of, step in self.counts if of == origin))
+
+    def _first(self, origin: str, step: int) -> int:
+        numbers = enumerate(self.matches)
+        return next(i for i, m in numbers if (m.origin, m.step) == (origin, step))
 
 
 def search(reader: StoreReader, run: int, text: str) -> Iterator[Search]:
     """Search a run's prompts and answers, in slices that leave the reader free in between."""
-    from grpo_tui.experiments.search import search as find
-
-    result, pauses = Search(text=text), 0
-    for hit in find(reader, run, text, limit=MAX_HITS):
-        if hit is not None:
-            result = replace(result, hits=(*result.hits, hit))
-        elif (pauses := pauses + 1) % SLICE == 0:
+    result = Search(text=text)
+    for number, page in enumerate(matches(reader, run, text), 1):
+        counts = Counter(result.counts)
+        counts.update((match.origin, match.step) for match in page)
+        result = replace(result, matches=(*result.matches, *page), counts=counts)
+        if number == 1 or number % SLICE == 0:
             yield result
     yield replace(result, done=True)
+
+
+def load_hits(reader: StoreReader, of: Search, index: int) -> Search:
+    """Read the texts around a match."""
+    first = max(0, index - WINDOW)
+    rollouts = [match.rollout for match in of.matches[first : index + WINDOW]]
+    return replace(of, first=first, hits=tuple(hits(reader, rollouts, of.text)))
+
+
+def load_prompts(
+    reader: StoreReader, run: int, origin: Origin, greedy: bool
+) -> tuple[PromptMean, ...]:
+    """Read the prompts of a run that were sampled in one way, the lowest mean first."""
+    return reader.prompt_means(run, origin, greedy=greedy, limit=MAX_PROMPTS)
 
 
 def _prompt_of(group: GroupView) -> tuple[str, str, bool]:
@@ -330,21 +378,39 @@ class RolloutsView:
     token: int = 0
     order: Order = "prompt"
     mode: HeatMode = "push"
-    diff: bool = False
+    against: Against = ""  # the visit that answers are compared with
+    greedy: bool = True  # whether greedy answers are listed where sampled ones are there as well
     search: Search | None = None
-    hit: int = 0
+    prompts: tuple[PromptMean, ...] = ()  # of the whole run, while they are listed
+    hit: int = 0  # of the search, or of the prompts
     measure: Measure = "clipped"
     highlights: tuple[Highlight, ...] = ()
 
     @property
-    def hits(self) -> tuple[SearchHit, ...]:
-        """What the search has matched."""
-        return self.search.hits if self.search else ()
+    def hits(self) -> int:
+        """The number of matches of the search, or of prompts of the run."""
+        return len(self.search.matches if self.search else self.prompts)
+
+    @property
+    def item(self) -> SearchHit | PromptMean | None:
+        """The match or the prompt of the run under the cursor, once it is read."""
+        items, first = (self.search.hits, self.search.first) if self.search else (self.prompts, 0)
+        return items[self.hit - first] if 0 <= self.hit - first < len(items) else None
+
+    @property
+    def by_sampling(self) -> dict[bool, list[GroupView]]:
+        """The step's groups, greedy ones under True, sampled ones under False."""
+        result: dict[bool, list[GroupView]] = {}
+        for group in self.step.groups if self.step else ():
+            result.setdefault(is_greedy(group), []).append(group)
+        return result
 
     @property
     def groups(self) -> tuple[GroupView, ...]:
-        """The step's groups as they are listed."""
-        return ordered(self.step.groups, self.order) if self.step else ()
+        """The step's groups as they are listed: of greedy and sampled ones one kind at a time."""
+        parts = self.by_sampling
+        listed = parts[self.greedy] if len(parts) > 1 else next(iter(parts.values()), [])
+        return ordered(listed, self.order)
 
     @property
     def group(self) -> GroupView | None:
@@ -396,6 +462,14 @@ class RolloutsView:
         return same[index + by] if 0 <= index + by < len(same) else None
 
     @property
+    def compared(self) -> tuple[GroupView, GroupView] | None:
+        """The earlier and the later group whose answers are compared; None if that is off."""
+        if self.against == "first" and len(self.visits) > 1:
+            return self.visits[0], self.visits[-1]
+        earlier = self.visit(-1) if self.against == "before" else None
+        return (earlier, self.group) if earlier and self.group else None
+
+    @property
     def cursor(self) -> Cursor:
         """Step, group and answer by their index, and token."""
         group, rollout = self.group, self.rollout
@@ -416,10 +490,11 @@ class RolloutsView:
 
     def with_step(self, step: GroupList) -> "RolloutsView":
         """Show another step; the cursor stays on its prompt, or else at its position."""
-        groups = [_prompt_of(group) for group in ordered(step.groups, self.order)]
+        view = replace(self, step=step, token=0, highlights=())
+        groups = [_prompt_of(group) for group in view.groups]
         prompt = _prompt_of(self.group) if self.group else None
         at = groups.index(prompt) if prompt in groups else clamped(self.group_at, len(groups))
-        view = replace(self, step=step, group_at=at, token=0, highlights=())
+        view = replace(view, group_at=at)
         return view.move_rollout(0)  # a held-out problem may have one answer
 
     def with_detail(self, detail: GroupDetail) -> "RolloutsView":
@@ -468,10 +543,22 @@ class RolloutsView:
 
     def at_rollout(self, group: int, rollout: int) -> "RolloutsView":
         """Move the cursor to an answer of the group with this index in its step."""
-        index = next((i for i, other in enumerate(self.groups) if other.index == group), None)
+        listed = self.step.groups if self.step else ()
+        greedy = any(item.index == group and is_greedy(item) for item in listed)
+        view = replace(self, greedy=greedy) if len(self.by_sampling) > 1 else self
+        index = next((i for i, other in enumerate(view.groups) if other.index == group), None)
         if index is None:
             return self
-        return replace(self, group_at=index, token=0, rollout_at=0).move_rollout(rollout)
+        return replace(view, group_at=index, token=0, rollout_at=0).move_rollout(rollout)
+
+    def other_sampling(self) -> "RolloutsView | None":
+        """The sampled answers to the same prompt after the greedy ones; None if there are none."""
+        if len(self.by_sampling) < 2 or not self.greedy:
+            return None
+        view = replace(self, greedy=False, group_at=0, rollout_at=0, token=0)
+        hashes = [group.prompt_hash for group in view.groups]
+        prompt = self.group.prompt_hash if self.group else ""
+        return replace(view, group_at=hashes.index(prompt) if prompt in hashes else 0)
 
     def at_highlight(self, highlight: Highlight) -> "RolloutsView":
         """Move to a highlight of this step; its answer's numbers need not be loaded yet."""

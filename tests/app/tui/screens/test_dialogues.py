@@ -166,7 +166,7 @@ async def test_search_finds_the_names_of_tools(store: Path) -> None:
         screen.typing_pause = at_once
         screen.find("calculator(1/0)")
         await on.app.workers.wait_for_complete()
-        assert {(hit.group_index, hit.index) for hit in screen.view.hits} == {(1, 2)}
+        assert {(hit.group_index, hit.index) for hit in screen.view.search.hits} == {(1, 2)}
 
 
 async def test_a_dialogue_without_token_numbers_is_told_by_its_turns(tmp_path: Path) -> None:

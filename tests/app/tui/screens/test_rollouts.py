@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from types import SimpleNamespace
 from typing import Any
 
@@ -91,20 +92,19 @@ def test_a_kind_with_fewer_answers_to_a_prompt_shows_its_last(store: Path) -> No
 
 def test_the_words_that_changed_since_the_prompt_was_last_sampled_are_shown(store: Path) -> None:
     first, second = (
-        replace(rollouts_view(store, step, 0, 0, "pinned"), diff=True) for step in (2, 4)
+        replace(rollouts_view(store, step, 0, 0, "pinned"), against="before") for step in (2, 4)
     )
     text = painted(CompletionPanel, view=first)
     assert "this prompt has no earlier answer to compare with" in text
     assert "answer a by token" in text
     assert "← token 1 of" in text
-    text = painted(CompletionPanel, view=second)
-    assert "answer a, changes\n\n" in text  # no shading
-    assert "changes since step 2" in text
-    changed = text.partition("changes since step 2")[2].replace("\n", "")
+    text = painted(CompletionPanel, 50, view=second)
+    assert "answer a, changes\n\nstep 2 → 4 " in text  # no shading
+    changed = text.partition("since step 2\n")[2].partition("\n\n")[0].replace("\n", "")
     after = re.sub(r"\[\+(.*?)\]", r"\1", re.sub(r"\[−.*?\]", "", changed))
     assert second.rollout is not None
-    assert after.split() == second.rollout.text.split()
-    assert "push with KL" in painted(CompletionPanel, view=replace(second, diff=False))
+    assert "".join(after.split()) == "".join(second.rollout.text.split())
+    assert "push with KL" in painted(CompletionPanel, view=replace(second, against=""))
     assert "▌4 " in painted(HistoryBar, 120, view=second)
     visits = [second.visit(by) for by in (-2, -1, 1, 2)]
     assert [visit.step if visit else None for visit in visits] == [None, 2, 6, None]
@@ -129,10 +129,18 @@ def test_greedy_and_sampled_answers_to_held_out_problems_are_told_apart(tmp_path
     events += [held_out(index, float(index > 1)) for index in range(4)]
     record(tmp_path / "grpo.db", iter(events))
     view = rollouts_view(tmp_path / "grpo.db", 0, 0, 0, "eval")
-    rows = [line.split() for line in painted(GroupsPanel, 40, view=view).splitlines()[2:]]
-    assert [row[-2] for row in rows] == ["mean", "0", "0", "1", "1"]
+    text = painted(GroupsPanel, 40, view=view)
+    assert text.startswith("held-out, greedy\n")
+    assert "Mean reward: greedy " in text
+    assert [group.index for group in view.groups] == [0, 1]
     assert "held-out, greedy" in painted(HistoryBar, 120, view=view)
-    assert "held-out, sampled" in painted(HistoryBar, 120, view=view.move_group(2))
+    sampled = view.move_group(1).other_sampling()
+    assert sampled is not None
+    assert [group.index for group in sampled.groups] == [2, 3]
+    assert sampled.group.prompt_hash == view.move_group(1).group.prompt_hash  # type: ignore[union-attr]
+    assert "held-out, sampled" in painted(HistoryBar, 120, view=sampled)
+    assert sampled.other_sampling() is None
+    assert view.at_rollout(3, 0).groups == sampled.groups
 
 
 @pytest.mark.parametrize(("order", "of"), [("reward", max), ("worst", min)])
@@ -172,7 +180,12 @@ async def test_the_same_prompt_is_followed_over_three_steps(store: Path) -> None
         assert [group.step for group in seen] == [2, 4, 6]
         assert len({group.prompt_hash for group in seen}) == 1
         await on.press("d")
-        assert "changes since step 4" in on.text
+        assert "step 4 → 6   mean reward " in on.text
+        await on.press("d")
+        assert "step 2 → 6   mean reward " in on.text
+        assert "answer a, first against newest" in on.text
+        await on.press("d")
+        assert "answer a by token" in on.text
 
 
 async def test_a_step_that_is_not_recorded_yet_opens_the_newest_one(store: Path) -> None:
@@ -247,7 +260,7 @@ async def test_a_part_of_a_word_is_found_and_shown_where_it_is(texts: Path) -> N
         assert "carry" in next(line for line in shown.splitlines() if "60 1a " in line)
         frames.check(on.app)
         await on.press("n")
-        hit = on.view.hits[1]
+        hit = on.view.item
         assert on.view.hit == 1
         assert (on.view.group.step, on.view.group.index) == (hit.step, hit.group_index)
 
@@ -292,18 +305,77 @@ async def test_a_search_leaves_the_reader_free_between_slices(
 ) -> None:
     monkeypatch.setattr("grpo_tui.experiments.search.PAGE", 5)
     monkeypatch.setattr("grpo_tui.app.tui.screens.rollouts.state.SLICE", 2)
-    reader = StoreReader(texts)
-    monkeypatch.setattr("grpo_tui.app.tui.screens.rollouts.state.MAX_HITS", 50)
     states = []
-    for state in search(reader, 1, "7+1"):
-        states.append(state)
-        assert reader.runs()  # another question in between
-    reader.close()
-    # two pages of five answers at a time, of 60
-    assert len(states) in (6, 7)
-    assert [len(state.hits) for state in states] == sorted(len(state.hits) for state in states)
+    with closing(StoreReader(texts)) as reader:
+        for state in search(reader, 1, "7+1"):
+            states.append(state)
+            assert reader.runs()  # another question in between
+    # after the first page of five answers of 60, then two pages at a time
+    assert len(states) in (7, 8)
+    assert [len(state.matches) for state in states] == sorted(len(s.matches) for s in states)
     # 7+1 and 7+10 to 7+19
-    assert len(states[-1].hits) == 11
+    assert len(states[-1].matches) == 11
+    assert states[-1].counts == {("train", step): 1 for step in (1, *range(10, 20))}
+
+
+async def test_a_search_counts_all_hits_and_goes_through_them_by_step_and_kind(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grpo_tui.app.tui.screens.rollouts.state.WINDOW", 4)
+    with closing(StoreReader(store)) as reader:
+        counts = {
+            origin: sum(
+                "a" in (group.prompt_text + rollout.text).lower()
+                for step in reader.group_steps(1, origin)
+                for group in reader.groups(1, step=step, origin=origin)
+                for rollout in group.rollouts
+            )
+            for origin in ("train", "pinned")
+        }
+    async with on_rollouts(store) as on:
+        await searched(on, "a")
+        assert len(on.view.search.matches) == sum(counts.values()) > 100
+        assert f"training {counts['train']:,}  pinned {counts['pinned']}" in on.text
+        on.screen.query_one(GroupsPanel).focus()
+        await on.press("end")
+        await on.press("p")
+        newest = on.view.search.matches[on.view.hit]
+        assert on.view.hit == len(on.view.search.matches) - 2
+        assert (on.view.group.step, on.view.group.origin) == (newest.step, newest.origin)
+        kinds = set()
+        for _ in counts:
+            await on.press("t")
+            kinds.add(on.view.group.origin)
+            assert on.view.group.step == on.view.search.matches[on.view.hit].step
+        assert kinds == set(counts)
+        while on.view.group.origin != "train":
+            await on.press("t")
+        step = on.view.group.step
+        await on.press("<")
+        assert (on.view.group.step, on.view.group.origin) == (step - 1, "train")
+
+
+async def test_the_prompts_of_the_run_are_listed_by_their_mean(store: Path) -> None:
+    """Three visits of two pinned prompts."""
+    with closing(StoreReader(store)) as reader:
+        visits: dict[str, list[Any]] = {}
+        for step in reader.group_steps(1, "pinned"):
+            for group in reader.groups(1, step=step, origin="pinned"):
+                visits.setdefault(group.prompt_hash, []).append(group)
+    means = {prompt: fmean(g.reward_mean for g in groups) for prompt, groups in visits.items()}
+    order = sorted(means, key=means.__getitem__)
+    async with on_rollouts(store, 2, 0, 0, "pinned") as on:
+        await on.press("s", "o")
+        assert "pinned of the run" in on.text
+        assert on.view.group.prompt_hash == order[0]
+        assert on.view.group.step == max(g.step for g in visits[order[0]])
+        rows = [line for line in on.lines if re.match(r"│ +[\d.]+ +3 +6  ", line)]
+        assert [row.split()[1] for row in rows] == [short(means[prompt]) for prompt in order]
+        await on.press("n")
+        assert on.view.group.prompt_hash == order[1]
+        await on.press("escape")
+        assert "sort prompt" in on.text
+        assert on.screen.mode == "rollouts"
 
 
 def asking(
