@@ -165,7 +165,7 @@ async def test_search_finds_the_names_of_tools(store: Path) -> None:
 
         screen.typing_pause = at_once
         screen.find("calculator(1/0)")
-        await on.app.workers.wait_for_complete()
+        await on.until(lambda: screen.view.search.hits)
         assert {(hit.group_index, hit.index) for hit in screen.view.search.hits} == {(1, 2)}
 
 
