@@ -65,6 +65,11 @@ _HELD_OUT = re.compile(
     r"(?:(?:accuracy|accuracy_of_formatted|format|reward|turns)(?:_low|_high)?"
     r"|mean_length|truncated|pass@\d+|scored/.+|failed/.+)"
 )
+_GREEDY = (
+    "Measured on greedy answers, the likeliest token each time, instead of sampled ones, whose "
+    "tokens are drawn by chance. While the model is unsure, more greedy answers are right; training that "
+    "only makes it surer raises what is measured on sampled ones."
+)
 _COUNTED = re.compile(r"(eval/(?:greedy/)?(?:task/.+/)?)(accuracy|reward|rewards/.+)")
 
 
@@ -144,7 +149,8 @@ def _held_out_spec(name: str, leaf: str) -> MetricSpec:
     mode, _, metric = leaf.partition("/")
     if mode == "greedy":
         base = spec(f"eval/{metric}")
-        return replace(base, name=name, label=f"{base.label.removesuffix(', sampled')}, greedy")
+        label = f"{base.label.removesuffix(', sampled')}, greedy"
+        return replace(base, name=name, label=label, help=f"{base.help} {_GREEDY}")
     task, _, last = metric.rpartition("/")
     if mode == "task":
         base = spec(f"eval/{last}")

@@ -7,6 +7,7 @@ from importlib.resources import files
 
 from grpo_engine.metrics import METRICS, MetricSpec, spec
 from grpo_tui.app.feed.snapshot import Snapshot
+from grpo_tui.app.text.limits import LIMITS, judged
 from grpo_tui.app.text.numbers import with_unit
 from grpo_tui.experiments.values import AlertView
 
@@ -43,28 +44,35 @@ PANELS_OF: Mapping[str, tuple[str, ...]] = {
     "lab": ("lab",),
 }
 ALERTS: Mapping[str, str] = _TEXTS["alerts"]  # what each means
-THRESHOLDS: Mapping[str, str] = _TEXTS["thresholds"]  # the setting of those that have one
-
+# the setting below `alerts` of those that have one
+THRESHOLDS = {limit.rule: limit.setting for limit in LIMITS.values() if limit.setting}
 # the rules whose value and limit are shares
-SHARES = ("no_signal", "most_truncated", "clip_too_much", "reward_slow", "duplicates")
+SHARES = {limit.rule for key, limit in LIMITS.items() if spec(key).unit == "share"} | {
+    "reward_slow"
+}
 
 DIRECTIONS = {"up": "Higher is better.", "down": "Lower is better.", "none": ""}
 
 
 def metric_part(name: str, snapshot: Snapshot | None = None) -> HelpPart:
-    """Describe a metric: its meaning, better direction, guide lines and current value."""
+    """Describe a metric: its meaning, better direction, current value and whether that is fine."""
     metric: MetricSpec = spec(name)
     paragraphs = [("", metric.help)]
     if DIRECTIONS[metric.direction]:
         paragraphs.append(("", DIRECTIONS[metric.direction]))
-    if metric.guides:
-        lines = ", ".join(with_unit(guide, metric.unit) for guide in metric.guides)
-        paragraphs.append(("guide line", lines))
-    if snapshot is not None and name in snapshot.series:
-        view = snapshot.series[name]
-        unit = metric.unit
-        now = f"{with_unit(view.last, unit)} at step {view.last_step}, smoothed "
-        paragraphs.append(("now", now + with_unit(view.value, unit)))
+    run = snapshot or Snapshot()
+    greedy, sampled = (
+        name.replace("eval/", "eval/greedy/", 1),
+        name.replace("eval/greedy/", "eval/"),
+    )
+    other, mode = (greedy, "greedy") if name == sampled else (sampled, "sampled")
+    for label, key in ("now", name), (mode, other if other != name else ""):
+        if (series := run.series.get(key)) is not None and series.count:
+            text = f"{with_unit(series.last, metric.unit)} at step {series.last_step}"
+            smoothed = f", smoothed {with_unit(series.value, metric.unit)}" * (not series.sparse)
+            paragraphs.append((label, text + smoothed))
+    recent = run.series[name].recent if name in run.series else ()
+    paragraphs += judged(name, recent, run.head.config, [alert.rule for alert in run.open_alerts])
     if metric.also:
         paragraphs.append(("also called", metric.also))
     paragraphs.append(("stored as", name))

@@ -447,7 +447,7 @@ def plot_of(
 ) -> Plotted:
     """The cells of a chart without the crosshair, and its vertical axis."""
     guides = [
-        (value, (f"alert at {with_unit(value, spec(key).unit)}", "alert"))
+        (value, (f"limit {with_unit(value, spec(key).unit)}", "limit"))
         for value in spec(key).guides
     ]
     ticks = ticks_of(view.charts.span, width, view.axis)

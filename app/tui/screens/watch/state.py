@@ -9,6 +9,7 @@ from grpo_engine.metrics import PHASES, phase_seconds, spec, time_of
 from grpo_tui.app.charts.series import axis_end
 from grpo_tui.app.feed.narrator import narrate
 from grpo_tui.app.feed.snapshot import LogLine, Snapshot, StepGroup
+from grpo_tui.app.text.limits import LIMITS
 from grpo_tui.app.text.numbers import with_unit
 from grpo_tui.app.tui.screens.priorities import Part, shared_lines
 from grpo_tui.experiments.values import AlertView, BoardGroup
@@ -221,12 +222,8 @@ FIXED = (
     chart_of("memory/peak_gb", "memory"),
 )
 
-# The thresholds of alerts behind the guide lines, and what a line is called.
-GUIDES = {
-    "kl": ("kl", "limit"),
-    "clip_ratio/low_mean": ("clip", "alert at"),
-    "completions/clipped_ratio": ("cut", "alert at"),
-}
+# charts whose curves have no limit, with the metric that has it
+LIMITED = {"clip_ratio/low_mean": "clip_ratio/region_mean"}
 
 
 def charts_of(
@@ -262,18 +259,13 @@ def is_constant(chart: Chart, snapshot: Snapshot) -> bool:
 
 def guides_of(chart: Chart, snapshot: Snapshot) -> tuple[tuple[float, tuple[str, str]], ...]:
     """The guide lines of a chart with their words: the run's limit, which several steps cross."""
-    # the first screen does without pydantic
-    from grpo_engine.alerts.rules import CLIP, COMPARED
-    from grpo_engine.config.settings import AlertsConfig
-
     key = chart.keys[0]
-    if key not in GUIDES:
+    limit = LIMITS.get(LIMITED.get(key, key))
+    if limit is None:
         return ()
-    name, label = GUIDES[key]
-    limit = snapshot.head.config.get("alerts", {}).get(name)
-    limit = float(limit if limit is not None else getattr(AlertsConfig(), name, CLIP))
-    text = f"{label} {with_unit(limit, spec(key).unit)}"
-    return ((limit, (f"{text} over {COMPARED[name]} steps", text)),)
+    value = limit.value(snapshot.head.config)
+    text = f"limit {with_unit(value, spec(key).unit)}"
+    return ((value, (f"{text} over {limit.steps} steps", text)),)
 
 
 def last_step(snapshot: Snapshot) -> int:

@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 
 import pytest
 from textual.keys import _character_to_key
@@ -140,6 +140,13 @@ def says_which_token_was_clipped(reader: StoreReader, run: int, text: str) -> No
     assert f"{'better' if side == 'high' else 'worse'} answer, already" in text
 
 
+def says_what_kl_is_and_that_it_is_fine(reader: StoreReader, run: int, text: str) -> None:
+    last = median(reader.metric_series(run, "kl").values[-5:])
+    flat = " ".join(text.replace("│", " ").split())
+    assert "moved from that of its reference, the model before training, in nats per token" in flat
+    assert f"fine the median of the last 5 steps, {short(last)}, is within the limit of .1" in flat
+
+
 def says_where_it_is_furthest_from_the_reference(reader: StoreReader, run: int, text: str) -> None:
     def k3(new: float, ref: float) -> float:
         return math.exp(ref - new) - 1 - (ref - new)
@@ -232,6 +239,7 @@ QUESTIONS: tuple[tuple[str, Way, tuple[Answer, ...]], ...] = (
       says_how_many_were_cut_in_the_last_steps, marks_the_slowest_phase)),
     ("which reward moved, by search", ("/", "type reward"), (says_how_each_reward_moved,)),
     ("which token was clipped, on which side", ("4", "f"), (says_which_token_was_clipped,)),
+    ("what is KL here, and is it fine", ("j", "?"), (says_what_kl_is_and_that_it_is_fine,)),
     ("how far from the reference, and where", ("4", "s", "k"),
      (says_where_it_is_furthest_from_the_reference,)),
     ("this prompt 50 steps ago", ("4", "t", "@", "type -50", "enter"),
