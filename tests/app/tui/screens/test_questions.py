@@ -142,7 +142,9 @@ def says_which_token_was_clipped(reader: StoreReader, run: int, text: str) -> No
 
 def says_what_kl_is_and_that_it_is_fine(reader: StoreReader, run: int, text: str) -> None:
     last = median(reader.metric_series(run, "kl").values[-5:])
-    flat = " ".join(text.replace("│", " ").split())
+    (top,) = re.findall(r".*╭─ help ─.*", text)
+    left, right = top.index("╭─ help"), top.rindex("─╮")
+    flat = " ".join(" ".join(line[left + 1 : right] for line in text.splitlines()).split())
     assert "moved from that of its reference, the model before training, in nats per token" in flat
     assert f"fine the median of the last 5 steps, {short(last)}, is within the limit of .1" in flat
 
