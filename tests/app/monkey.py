@@ -24,10 +24,12 @@ from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.messages import LaunchRequested
 from grpo_tui.app.tui.preferences import Preferences
+from grpo_tui.app.tui.screens.base import WorkbenchScreen
+from grpo_tui.app.tui.widgets.too_small import is_too_small
 from tests.app import frames
 from tests.patience import PATIENCE
 
-SIZES = ((80, 24), (120, 40), (200, 60), (100, 30), (40, 12), (81, 25))
+SIZES = ((80, 24), (120, 40), (200, 60), (100, 30), (40, 12), (81, 25), (60, 16), (20, 5))
 LOOSE = (
     "enter", "escape", "tab", "shift+tab", "space", "backspace", "delete", "home", "end",
     "pageup", "pagedown", "ctrl+u", "f1", "f5", "ctrl+home", "ctrl+end",
@@ -48,6 +50,7 @@ class Monkey:
     """
 
     seed: int
+    resizing: float = 0.05  # the share of inputs that change the size
     done: Done = field(default_factory=Counter)
     bound: set[Name] = field(default_factory=set)
     ways: dict[str, set[Name]] = field(default_factory=dict)
@@ -83,21 +86,22 @@ class Monkey:
 
     async def act(self, app: Workbench, pilot: Pilot[int]) -> None:
         """Send one input."""
-        draw = self.rng.random()
-        if draw < 0.72:
-            await self._fire(app, pilot)
-        elif draw < 0.88:
-            await self._press(pilot, self.rng.choice([*LOOSE, *LETTERS]))
-        elif draw < 0.94:
-            size = app.size
-            place = (self.rng.randrange(size.width), self.rng.randrange(size.height))
-            self.inputs.append(f"click {place}")
-            await pilot.click(offset=place, times=self.rng.choice((1, 1, 2)))
-        elif draw < 0.99:
+        if self.rng.random() < self.resizing:
             any_size = (self.rng.randrange(1, 220), self.rng.randrange(1, 70))
             size_ = self.rng.choice((self.rng.choice(SIZES), any_size))
             self.inputs.append(f"size {size_}")
             await pilot.resize_terminal(*size_)
+            return
+        draw = self.rng.random()
+        if draw < 0.76:
+            await self._fire(app, pilot)
+        elif draw < 0.93:
+            await self._press(pilot, self.rng.choice([*LOOSE, *LETTERS]))
+        elif draw < 0.99:
+            size = app.size
+            place = (self.rng.randrange(size.width), self.rng.randrange(size.height))
+            self.inputs.append(f"click {place}")
+            await pilot.click(offset=place, times=self.rng.choice((1, 1, 2)))
         else:
             name = self.rng.choice(list(PALETTES))
             self.inputs.append(f"theme {name}")
@@ -128,9 +132,13 @@ class Monkey:
         await pilot.press(key)
 
 
-def is_checked(app: Workbench) -> bool:
-    """Whether the terminal is as large as the smallest for which the screens are made."""
-    return app.size.width >= 80 and app.size.height >= 24
+def check(app: Workbench) -> None:
+    """Check the frame; on a terminal that is too small, that it says so."""
+    if app.size.width >= 80 and app.size.height >= 24:
+        frames.check(app)
+    elif is_too_small(*app.size) and isinstance(app.screen, WorkbenchScreen):
+        lines = frames.frame(app)
+        assert lines[0].startswith("Too small"[: app.size.width - 1]), "\n".join(lines)
 
 
 def places(app: Workbench) -> set[str]:
@@ -146,13 +154,17 @@ async def play(
     inputs: int,
     check_every: int,
     most: int = 0,
+    seconds: float = 0,
 ) -> None:
-    """Send `inputs` inputs, up to `most` until each action was done often, and check frames."""
-    runs = 0
+    """Send `inputs` inputs, up to `most` until each action was done often, and check frames.
+
+    It goes on for so many seconds at least.
+    """
+    runs, end = 0, time.monotonic() + seconds
 
     def goes_on() -> bool:
         done = len(monkey.inputs)
-        return done < inputs or (done < most and bool(monkey.seldom))
+        return done < inputs or time.monotonic() < end or (done < most and bool(monkey.seldom))
 
     while goes_on():
         app = Workbench(store, preferences=Preferences())
@@ -169,9 +181,9 @@ async def play(
                         f"{time.strftime('%H:%M:%S')} {len(monkey.inputs)} inputs, {runs} runs, "
                         f"{len(monkey.seldom)} of {len(monkey.bound)} actions seldom done"
                     )
-                if len(monkey.inputs) % check_every == 0 and is_checked(app):
+                if len(monkey.inputs) % check_every == 0:
                     await pilot.pause()
-                    frames.check(app)
+                    check(app)
             app.request_of_engine("stop_now")
         assert app.bridge.wait(PATIENCE)
 

@@ -12,6 +12,7 @@ from textual.widgets.option_list import Option
 from grpo_tui.app.text.safe_text import safe, wrap
 from grpo_tui.app.tui.dialogs.dialog import Dialog
 from grpo_tui.app.tui.keys import bindings
+from grpo_tui.app.tui.widgets.too_small import is_too_small
 
 T = TypeVar("T")
 WIDTH, NAMES = 84, 26  # longer names do not widen the column of names
@@ -30,6 +31,8 @@ class Choice(Dialog[T | None], Generic[T]):
     Choice Static { color: $foreground; margin-bottom: 1; }
     Choice OptionList { height: auto; border: none; background: $background; padding: 0; }
     Choice OptionList:focus { border: none; background-tint: $background 0%; }
+    Choice.-small > Vertical { padding: 0; max-width: 100%; height: 100%; max-height: 100%; }
+    Choice.-small OptionList { dock: bottom; }
     """
     BINDINGS = bindings("choice")
 
@@ -42,18 +45,36 @@ class Choice(Dialog[T | None], Generic[T]):
             box.border_title = self._title
             box.border_subtitle = "↑↓ browse   ⏎ choose   esc cancel"
             yield from self.question()
-            names = min(NAMES, max(len(name) for _, _, name, _ in self._options))
-            indent = len(" k  ") + names + 2
-            space = min(WIDTH, int(0.96 * self.app.size.width)) - 6 - indent  # in frame and padding
-            lines = [
+            yield OptionList(*self._lines())
+
+    def _lines(self) -> list[Option]:
+        """The answers; on a small terminal without what they do, for the question needs lines."""
+        names = min(NAMES, max(len(name) for _, _, name, _ in self._options))
+        indent = len(" k  ") + names + 2
+        space = min(WIDTH, int(0.96 * self.app.size.width)) - 6 - indent  # in frame and padding
+        abouts = [
+            "" if self.has_class("-small") else f"\n{' ' * indent}".join(wrap(about, space, 4))
+            for *_, about in self._options
+        ]
+        return [
+            Option(
                 Content.assemble(
                     (f" {key}  ", "bold $accent"),
                     (name.ljust(names), "$headline"),
-                    ("  " + f"\n{' ' * indent}".join(wrap(about, space, 4)), "$foreground"),
+                    (f"  {about}", "$foreground"),
                 )
-                for _, key, name, about in self._options
-            ]
-            yield OptionList(*map(Option, lines))
+            )
+            for (_, key, name, _), about in zip(self._options, abouts, strict=True)
+        ]
+
+    def on_resize(self) -> None:
+        """Write the answers for the new size."""
+        width, height = self.app.size
+        self.set_class(is_too_small(width, height), "-small")
+        options = self.query_one(OptionList)
+        highlighted = options.highlighted
+        options.set_options(self._lines())
+        options.highlighted = highlighted
 
     def question(self) -> ComposeResult:
         yield Static(safe(self._question, "\n"), markup=False)

@@ -31,6 +31,7 @@ from grpo_tui.app.tui.widgets.charts.stack import ChartStack
 from grpo_tui.app.tui.widgets.find_bar import FindBar
 from grpo_tui.app.tui.widgets.key_bar import KeyBar
 from grpo_tui.app.tui.widgets.panel import Panel
+from grpo_tui.app.tui.widgets.too_small import TooSmall, is_too_small
 from grpo_tui.app.tui.widgets.top_bar import TopBar
 
 T = TypeVar("T")
@@ -55,7 +56,7 @@ class WorkbenchScreen(AppScreen, Screen[None]):
     mode = ""
     parent_mode = "runs"  # The target of esc and q for a user who came from nowhere else.
     find_hint = "find"
-    ALLOW_IN_MAXIMIZED_VIEW = "TopBar, TourLine, KeyBar, FindBar"
+    ALLOW_IN_MAXIMIZED_VIEW = "TopBar, TourLine, KeyBar, FindBar, TooSmall"
     BINDINGS = bindings("screen")
 
     snapshot: reactive[Snapshot] = reactive(Snapshot, repaint=False)
@@ -142,6 +143,7 @@ class WorkbenchScreen(AppScreen, Screen[None]):
         yield from self.body()
         yield FindBar(self.find_hint)
         yield self.key_bar
+        yield TooSmall()
 
     def on_mount(self) -> None:
         """Mark the active tab."""
@@ -149,7 +151,7 @@ class WorkbenchScreen(AppScreen, Screen[None]):
         self._size_classes()
 
     def on_resize(self) -> None:
-        """Collapse side panels on small terminals, by `-narrow`, `-short` and `-wide`."""
+        """Collapse side panels on small terminals; a screen that is `-tiny` is covered."""
         self._size_classes()
 
     def _size_classes(self) -> None:
@@ -157,6 +159,7 @@ class WorkbenchScreen(AppScreen, Screen[None]):
         self.set_class(size.width < NARROW, "-narrow")
         self.set_class(size.height < SHORT, "-short")
         self.set_class(size.width >= WIDE, "-wide")
+        self.set_class(is_too_small(*size), "-tiny")
 
     def frame(self, snapshot: Snapshot, now: float, mark: str) -> None:
         """Update the screen; called by the app with each frame."""
@@ -165,7 +168,7 @@ class WorkbenchScreen(AppScreen, Screen[None]):
         bar.mark = mark
         if snapshot is not self.snapshot:
             self.snapshot = snapshot
-            bar.snapshot = snapshot
+            bar.snapshot = self.query_one(TooSmall).snapshot = snapshot
             self.show(snapshot)
         if not self.has_followed_run and (run := self.run_on_watch) is not None:
             self._followed_run = run

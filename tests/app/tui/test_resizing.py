@@ -13,6 +13,8 @@ from tests.app import frames
 from tests.app.rest import until
 from tests.app.script import FIRST_WALL_TIME
 from tests.app.stored import record
+from tests.app.tui.screens.test_watch import SHORT, workbench
+from tests.app.walk import walk
 
 MODES = {"1": "runs", "2": "new_run", "3": "watch", "4": "rollouts", "5": "compare"}
 RUNS = ("one", "two")
@@ -55,6 +57,28 @@ async def test_a_screen_is_shown_after_the_terminal_has_changed_its_size(app: Wo
             await visit(pilot, app, "1")
             await pilot.resize_terminal(*size)
             await visit(pilot, app)
+
+
+@pytest.mark.parametrize("size", [(59, 24), (80, 15), (20, 5)])
+async def test_on_a_terminal_that_is_too_small_the_keys_that_matter_work(
+    size: tuple[int, int], tmp_path: Path
+) -> None:
+    sent: list[str] = []
+    app = workbench(SHORT.sampling(), tmp_path)
+    app.control = sent.append  # type: ignore[method-assign, assignment]
+    async with walk(app, size) as on:
+        await on.see("Too small")
+        await on.until(lambda: ". pause run, S stop…, q back" in " ".join(on.text.split()))
+        await on.press("full_stop", "S", "s")
+        assert sent == ["pause", "stop_after_step"]
+        await on.press("2")
+        assert "3 Watch" in " ".join(on.text.split())
+        await on.press("1", "q")
+        assert "y  leave" in on.text
+        await on.press("n", "3")
+        await on.pilot.resize_terminal(80, 24)
+        await on.see("curves")
+        assert "Too small" not in on.text
 
 
 @pytest.mark.slow
