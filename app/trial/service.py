@@ -46,10 +46,10 @@ class Trials:
         self._rewards.close()
 
     def offers(self, config: Settings) -> Reply:
-        """The options that the task takes with their defaults, and its columns in a few rows."""
+        """The task's options (default, help, whether it is a switch); its columns in a few rows."""
         task = _config(config).task
         options = {
-            name: [as_text(option.default), option.help]
+            name: [as_text(option.default), option.help, bool in option.types]
             for name, option in options_of(task).items()
         }
         rows = first_rows(task, ROWS)

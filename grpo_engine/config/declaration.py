@@ -193,6 +193,13 @@ class Setting:
         items = read_list(value) if isinstance(value, str) else value
         return [*map(self._parsed_item, items)] if isinstance(items, list | tuple) else items
 
+    def read(self, text: str) -> Any:
+        """The value of a typed text, or the text if it cannot be read, to be refused later."""
+        try:
+            return self.parsed(text)
+        except (ValueError, yaml.YAMLError):
+            return text
+
     def _parsed_item(self, value: Any) -> Any:
         if isinstance(value, str) and value not in self.choices:
             if self.number:
@@ -252,11 +259,15 @@ def as_text(value: Any) -> str:
             with suppress(ValueError, yaml.YAMLError):
                 if not value or read_list(text) == list(map(as_text, value)):
                     return text
-            return dump_yaml(list(value), default_flow_style=True, width=10**6).strip()
+            return _in_a_line(list(value))
         case dict():
-            return dump_yaml(value, default_flow_style=True, width=10**6).strip()
+            return _in_a_line(value)
         case _:
             return str(value)
+
+
+def _in_a_line(value: Any) -> str:
+    return dump_yaml(value, default_flow_style=True, width=10**6, allow_unicode=True).strip()
 
 
 def read_list(text: str) -> list[Any]:

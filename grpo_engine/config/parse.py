@@ -37,6 +37,18 @@ def settings() -> Mapping[str, Setting]:
     return {path: replace(item, path=path) for path, item in result.items()}
 
 
+@cache
+def entries() -> Mapping[str, Setting]:
+    """Every declared entry of the settings that are mappings, by its dotted path."""
+    result = {
+        f"{section}.{name}.{entry}": item
+        for section, default in SECTIONS.items()
+        for name, allowed in default.entries.items()
+        for entry, item in allowed.items()
+    }
+    return {path: replace(item, path=path) for path, item in result.items()}
+
+
 def flatten(config: RunConfig) -> dict[str, Any]:
     """The config as JSON values by dotted path."""
     tree, result = config.model_dump(mode="json"), {}

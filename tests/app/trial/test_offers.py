@@ -14,11 +14,11 @@ def test_columns_come_with_three_rows_and_options_with_their_defaults(tmp_path: 
         "Frage": ["1 + 1, in words?", "b", "c"],
         "Lösung": ["two", "2", "3"],
     }
-    assert reply["options"]["chat"][0] == ""
+    assert reply["options"]["chat"][::2] == ["", True]
     reply = Trials().offers(build({}).model_dump(mode="json"))
     assert reply == {
         "columns": {},
-        "options": {"kinds": ["add,subtract,multiply", "Kinds of problems."]},
+        "options": {"kinds": ["add,subtract,multiply", "Kinds of problems.", False]},
     }
 
 

@@ -1,7 +1,8 @@
 """The text of New run: the form, help on a setting, the pages beside the form, and its lists."""
 
+import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from math import inf
 from typing import NamedTuple
@@ -15,16 +16,19 @@ from grpo_tui.app.text.numbers import seconds, short, signed, tokens, with_unit
 from grpo_tui.app.text.recipe_cards import card_of
 from grpo_tui.app.text.recipe_text import MEANINGS, choice_texts, formula, values_of
 from grpo_tui.app.text.run_text import run_summary
-from grpo_tui.app.text.safe_text import cell_len, clip, clip_start, pad
+from grpo_tui.app.text.safe_text import cell_len, clip, clip_start, pad, wrap
 from grpo_tui.app.text.words import count_of, first_of
 from grpo_tui.app.tui.dialogs.choices import Choice
 from grpo_tui.app.tui.dialogs.picker import Picker, PickerItem
 from grpo_tui.app.tui.screens.new_run.completion import completions
 from grpo_tui.app.tui.screens.new_run.state import (
     CHANGED,
+    COLUMNS,
     FORM_ONLY,
+    OPTIONS,
     PRESET,
     RECIPE,
+    TASK,
     FormField,
     NewRunView,
     can_sweep,
@@ -45,11 +49,14 @@ GIGA = 1e9
 LABEL = 12
 MARK = 3
 NAME_CELLS = 24
+VALUE_CELLS = 30
+ASIDE = 88  # width from which the list has the help of each setting
 OFF = "–"
 ONE_TASK = (
     "starter knows arithmetic in chat messages alone{}; for other tasks set model.path to a "
     "language model"
 )
+CHOOSE_COLUMNS = "⏎ shows the columns with three rows, to choose what each is used as"
 GETS = ("rewards.functions", "rewards.completions")  # what decides what reward functions get
 VALUES: Mapping[str, Mapping[str, str]] = tomllib.loads(
     files("grpo_tui.app.text").joinpath("setting_values.toml").read_text(encoding="utf-8")
@@ -102,13 +109,18 @@ def _status(view: NewRunView) -> tuple[str, str, str]:
         if text := view.ready.get(name):
             message = text if isinstance(text, str) else " ".join(text)
             return f"▲ {state}", f"▲ {message}", "warn"
-    fields = view.form.fields
-    if fields["model.path"].text == "starter" and fields["task.name"].text != "arithmetic":
-        hint = (
-            "" if "chat" in fields["task.options"].text else " (own data: task.options.chat true)"
-        )
-        return "▲ ready", f"▲ {ONE_TASK.format(hint)}", "warn"
+    if text := task_warning(view):
+        return "▲ ready", f"▲ {text}", "warn"
     return "✓ ready", "", "good"
+
+
+def task_warning(view: NewRunView) -> str:
+    """Why the model cannot learn this task, although a run would begin."""
+    fields = view.form.fields
+    if fields["model.path"].text != "starter" or view.form.task == "arithmetic":
+        return ""
+    chat = "" if "chat" in fields[OPTIONS].text else " (own data: task.options.chat true)"
+    return ONE_TASK.format(chat)
 
 
 # -- the form -------------------------------------------------------------------------------
@@ -149,16 +161,22 @@ def setting_lines(view: NewRunView, field: FormField, width: int) -> list[Line]:
     dim = "label" if is_unread(view, field) else "text"
     space = name_cells(width)
     is_full = field.section in ("main", CHANGED) and cell_len(path) <= space
-    name = path if is_full else path.rpartition(".")[2]
+    name = path if is_full or "." not in path else path.partition(".")[2]
+    left = width - value_at(width)
+    aside = width >= ASIDE and not (selected and view.editing)
     line = [
         (f" {mark} ", f"bold {colour}"),
         (pad(name, space) + " ", "headline" if selected else dim),
-        *_value(view, field, width - value_at(width)),
+        *_value(view, field, VALUE_CELLS if aside else left),
     ]
+    if aside:
+        help = "  " + field.info.help.replace("`", "")
+        line.append((clip(help, left - VALUE_CELLS - 1), "label"))
     line = list_row(line, width, selected=selected)
-    if not error:
-        return [line]
-    return [line, *paragraph(error, width, 2, "bad", ("   ✗ ", "bad"))]
+    warning = task_warning(view) if path == TASK and view.ready else ""
+    below = ("✗", error, "bad") if error else ("▲", warning, "warn")
+    sign, text, colour = below
+    return [line, *(paragraph(text, width, 40, colour, (f"   {sign} ", colour)) if text else ())]
 
 
 def _value(view: NewRunView, field: FormField, width: int) -> Line:
@@ -187,7 +205,7 @@ def value_text(view: NewRunView, field: FormField) -> tuple[str, str]:
     if is_unread(view, field):
         return text, "not read"
     if not text and section == "algorithm" and form.recipe is not None:
-        value = getattr(form.recipe, name, None)
+        value = getattr(form.recipe, name.rpartition(".")[2], None)
         return as_text(value) or "off", f"as {form.recipe.name}"
     return text, ""
 
@@ -211,7 +229,8 @@ def help_lines(view: NewRunView, width: int) -> list[Line]:
     """A setting's problem, help, range and the origin of its value."""
     if view.row is None:
         return paragraph("No setting matches; esc shows all again.", width, 2, "label")
-    entries, origin = _entries(view, view.row), view.form.origin
+    origin = view.form.origin
+    entries = sorted(_entries(view, view.row), key=lambda entry: HELP.index(entry[0]))
     if view.row.path == PRESET:
         entries = [(origin.kind, origin.summary)]
     error = view.errors.get(view.row.path, "")
@@ -220,13 +239,19 @@ def help_lines(view: NewRunView, width: int) -> list[Line]:
     return lines + labelled(entries, LABEL, width, 6)
 
 
+# What help says below a setting's problem and purpose, the most important first: a small panel
+# shows the first ones, and scrolls to the others.
+HELP = ("→ completes", "edit", "allowed", "was", "gets", "", "read", "default", "sweep")
+
+
 def _entries(view: NewRunView, field: FormField) -> list[tuple[str, str]]:
-    """What help says below the purpose; in a small panel only the first ones are visible."""
+    """The parts of a setting's help below its purpose."""
     path, info, origin = field.path, field.info, view.form.origin
     start = f"{field.start or no_value(path)} in {origin.kind} {origin.name}; backspace resets it"
     sweep = "values with commas between them" if info.number else "space marks several in the list"
     return [
         ("→ completes", ", ".join(completions(path, field.text)) if view.editing else ""),
+        ("edit", CHOOSE_COLUMNS if path == COLUMNS and view.columns else ""),
         ("gets", view.examples.get("gets", "") if path in GETS else ""),
         ("allowed", info.allowed if info.number or info.choices else ""),
         ("default", as_text(info.default) or no_value(path)),
@@ -425,7 +450,7 @@ def prompt_lines(view: NewRunView, width: int) -> list[Line]:
         title = f" {index + 1} of 3 · {example['key']} · {example['tokens']} tokens "
         head = (clip(title, width - 4), "bold headline" if selected else "headline")
         lines += [[], ruled([("▸─" if selected else "──", "guide"), head], width)]
-        lines += prompt_text(example["text"], width)
+        lines += prompt_text(example["text"], width, example.get("special", ()))
         for name, colour in (("target", "good"), ("columns", "label")):
             if text := example[name]:
                 lines += paragraph(text, width, 1, colour, (f"{name} ", "label"))
@@ -435,11 +460,14 @@ def prompt_lines(view: NewRunView, width: int) -> list[Line]:
     return lines
 
 
-def prompt_text(text: str, width: int) -> list[Line]:
-    """The text that the model reads, with each line end as a dim symbol."""
-    lines = []
+def prompt_text(text: str, width: int, special: Sequence[str] = ()) -> list[Line]:
+    """The text that the model reads, with special tokens in colour, line ends as dim symbols."""
+    tokens = re.compile(f"({'|'.join(map(re.escape, special)) or '(?!)'})")
+    lines: list[Line] = []
     for line in text.split("\n"):
-        lines += paragraph(line, width - 1, 40, "text")
+        for part in wrap(line, width - 1, 40):
+            pieces = tokens.split(part)
+            lines.append([(piece, "accent" if piece in special else "text") for piece in pieces])
         lines[-1].append(("⏎", "label"))
     lines[-1].pop()
     return lines
@@ -521,12 +549,16 @@ def meaning_of(path: str, text: str, recipe: Recipe | None) -> str:
     """What one value of a setting means, in one line; with the recipe's numbers."""
     recipe = recipe or available()[0]["grpo"]
     leaf = path.partition(".")[2]
+    if not text and not path.startswith("algorithm."):
+        return "as the task has it"
     if not text:
         return f"{recipe.name} has {as_text(getattr(available()[0][recipe.name], leaf)) or 'none'}"
     if text in ("true", "false"):
         return "on" if text == "true" else "off"
     if text in VALUES.get(path, {}):
         return VALUES[path][text]
+    if leaf not in MEANINGS:
+        return ""
     meaning = MEANINGS[leaf][text]
     result = meaning.text.format(**{**values_of(recipe), leaf: text})
     if leaf == "anchor" and meaning.formula:
@@ -547,7 +579,7 @@ def value_picker(view: NewRunView, field: FormField) -> Picker:
         PickerItem(
             text,
             (
-                text or "by the recipe",
+                text or ("by the recipe" if path.startswith("algorithm.") else "default"),
                 card_of(text).title if is_recipe else meaning_of(path, text, recipe),
             ),
             bad=bool(refused(text)),
@@ -563,14 +595,15 @@ def value_picker(view: NewRunView, field: FormField) -> Picker:
             return [*lines, *recipe_card(then, text, width)]
         return [*lines, *(recipe_lines(then, width) if path.startswith("algorithm.") else [])]
 
-    hint = "✗ conflicts with the current settings. Several marked values make a sweep."
+    several = " Several marked values make a sweep." * can_sweep(field.info)
+    hint = f"✗ conflicts with the current settings.{several}"
     axis = view.form.axes.get(path, ())
     return Picker(
         "recipe" if is_recipe else path,
         items,
         hint=hint,
         cursor=field.text,
-        marks=axis,
+        marks=axis if can_sweep(field.info) else None,
         details=details,
     )
 

@@ -27,7 +27,8 @@ from grpo_tui.app.tui.dialogs.picker import PickerResult
 from grpo_tui.app.tui.dialogs.trust import trusting
 from grpo_tui.app.tui.keys import bindings
 from grpo_tui.app.tui.messages import LaunchRequested, NewRunRequested, SweepRequested
-from grpo_tui.app.tui.screens.base import WorkbenchScreen
+from grpo_tui.app.tui.screens.base import WIDE, WorkbenchScreen
+from grpo_tui.app.tui.screens.new_run.columns import ColumnsDialog, Uses
 from grpo_tui.app.tui.screens.new_run.completion import NAMES, Completer
 from grpo_tui.app.tui.screens.new_run.render import (
     PAGE,
@@ -43,6 +44,7 @@ from grpo_tui.app.tui.screens.new_run.render import (
     value_text,
 )
 from grpo_tui.app.tui.screens.new_run.state import (
+    COLUMNS,
     MAIN,
     PRESET,
     RECIPE,
@@ -65,6 +67,7 @@ from grpo_tui.experiments.errors import StoreError
 
 FIRST_PRESET = "starter"
 COMPLETION_LINES = 5
+ROOMY = 40  # rows
 
 
 # -- panels ---------------------------------------------------------------------------------
@@ -145,6 +148,15 @@ class FormPagePanel(NewRunPanel, PagesPanel, ScrolledPanel):
         return head + self.scrolled(lines, height - len(head))
 
 
+class BesidePanel(NewRunPanel, ScrolledPanel):
+    """The example prompts, or the costs while the prompts are on the page above."""
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        page = "cost" if self.view.page == "prompts" else "prompts"
+        self.title = PAGE[page].title
+        return self.scrolled(PAGE[page].lines(self.view, width), height)
+
+
 class FormPanel(NewRunPanel, ListPanel):
     """The form."""
 
@@ -189,7 +201,7 @@ class FormPanel(NewRunPanel, ListPanel):
         notes = [
             f"find {view.search}" if view.search else "",
             f"{len(view.rows)} of {len(view.form.fields)}",
-            "" if view.listed else "/ finds others",
+            "/ finds others" if len(view.rows) < len(view.form.fields) and not view.listed else "",
         ]
         self.note = " · ".join(filter(None, notes))
         if view.row is None:
@@ -254,7 +266,9 @@ class NewRunScreen(WorkbenchScreen):
             with Vertical(id="form"):
                 yield FormPanel("settings", id="settings")
                 yield HelpPanel(id="help")
-            yield FormPagePanel(id="page")
+            with Vertical(id="side"):
+                yield FormPagePanel(id="page")
+                yield BesidePanel(id="beside")
 
     def on_mount(self) -> None:
         """Focus the settings first."""
@@ -271,6 +285,13 @@ class NewRunScreen(WorkbenchScreen):
     def on_unmount(self) -> None:
         """Stop the trial process."""
         self.trial.close()
+
+    def on_resize(self) -> None:
+        """List all settings, and show a second page, where there is room for them."""
+        super().on_resize()
+        roomy = self.app.size.width >= WIDE and self.app.size.height >= ROOMY
+        self.set_class(roomy, "-roomy")
+        self.update(roomy=roomy)
 
     # -- what is shown ----------------------------------------------------------------------
 
@@ -389,7 +410,7 @@ class NewRunScreen(WorkbenchScreen):
         bar, on_page = self.key_bar, isinstance(self._focused_panel(), FormPagePanel)
         enter = PAGE[self.view.page].enter if on_page else "edit"
         bar.leads = "settings" if on_page else ""
-        bar.renamed = {"open": enter}
+        bar.renamed = {"open": enter, "example(1)": "prompts"}
         used = enter and not isinstance(self.focused, TextField)
         bar.hidden = frozenset(() if used else {"open"})
 
@@ -456,6 +477,8 @@ class NewRunScreen(WorkbenchScreen):
         choices = choices_of(field)
         if field.path == PRESET:
             self.action_preset()
+        elif f"{field.path}.".startswith(f"{COLUMNS}.") and self.view.columns:
+            self._map_columns()
         elif len(choices) == 2:
             self._step(1)
         elif choices:
@@ -510,12 +533,21 @@ class NewRunScreen(WorkbenchScreen):
 
     # -- lists ------------------------------------------------------------------------------
 
+    def _map_columns(self) -> None:
+        def take(uses: Uses | None) -> None:
+            if uses is not None:
+                self.change(self.view.form.type(COLUMNS, as_text(dict(uses))))
+
+        current = self.view.form.mapping(COLUMNS)
+        self.app.push_screen(ColumnsDialog(self.view.columns, current), take)
+
     def _choose(self, field: FormField) -> None:
         def choose(result: PickerResult | None) -> None:
-            if result is not None and FORMS in result.marks:
+            if result is not None and FORMS in (*result.marks, result.value):
                 self._type(field)
             elif result is not None:
-                self.change(self.view.form.type(field.path, ",".join(result.marks)))
+                text = ",".join(result.marks) or result.value
+                self.change(self.view.form.type(field.path, text))
 
         self.app.push_screen(value_picker(self.view, field), choose)
 
@@ -540,16 +572,19 @@ class NewRunScreen(WorkbenchScreen):
         if config is None or not self.is_current:
             return
         for method, activity in (
+            ("offers", "reading the task…"),
             ("examples", "downloading…" if online else "reading the task…"),
             ("memory", "estimating memory…"),
             ("ready", "trying the rewards…"),
         ):
             self.update(activity=activity)
-            result: dict[str, Any] = {method: await self._request(method, config, online)}
-            if method != "ready" or self.view.form is form:
-                self.update(**result)
+            result = await self._request(method, config, online)
+            if method == "offers":
+                self.view = self.view.with_offers(result)
+            elif method != "ready" or self.view.form is form:
+                self.update(**{method: result})
             if method == "examples":
-                self.action_example(0)
+                self.choose_example(0)
         self.update(activity="")
 
     async def _request(
@@ -574,7 +609,15 @@ class NewRunScreen(WorkbenchScreen):
         self.try_settings(online=True)
 
     def action_example(self, by: int) -> None:
-        """Choose another example prompt, to answer and to copy."""
+        """Show the prompts; where they are shown, choose another one, to answer and to copy."""
+        hidden = self.has_class("-narrow") and not self.has_class("-paged")
+        if hidden or not (self.view.roomy or self.view.page in ("prompts", "try")):
+            self.show_page("prompts")
+        else:
+            self.choose_example(by)
+
+    def choose_example(self, by: int) -> None:
+        """Choose another prompt."""
         count = len(self.view.examples.get("examples", ()))
         self.update(example=(self.view.example + by) % max(1, count))
         self.score()

@@ -17,6 +17,7 @@ from grpo_engine.config.parse import (
     OWNERS,
     assign,
     build,
+    entries,
     flatten,
     merge,
     parse_sets,
@@ -38,6 +39,7 @@ from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import RunSummary
 
 RECIPE, PRESET, SEEDS = "algorithm.recipe", "preset", "seeds"
+TASK, COLUMNS, OPTIONS = "task.name", "task.columns", "task.options"
 MAX_SWEEP = 256  # runs
 # Lines of the form that are no settings of a run.
 FORM_ONLY: Mapping[str, Setting] = {
@@ -58,10 +60,13 @@ FORM_ONLY: Mapping[str, Setting] = {
     ),
 }
 INFO: Mapping[str, Setting] = {**FORM_ONLY, **settings()}
+# The settings that are listed first, the most important ones above: a small screen shows these.
 MAIN = (
     "preset",
     "model.path",
-    "task.name",
+    TASK,
+    COLUMNS,
+    "rewards.functions",
     RECIPE,
     "algorithm.beta",
     "optimizer.learning_rate",
@@ -107,7 +112,7 @@ def written(files: Sequence[Path]) -> dict[Path, int]:
 def can_sweep(info: Setting) -> bool:
     """Whether commas separate values to try; in lists and in free text they are part of it."""
     is_value = info.number or info.choices or bool in info.types or info.path == RECIPE
-    return bool(is_value) and not info.is_list and info.path not in FORM_ONLY
+    return bool(is_value) and not info.is_list and info.path in settings()
 
 
 @frozen
@@ -127,11 +132,21 @@ class RunForm:
     base: RunConfig
     origin: Origin = field(default_factory=Origin)
     edits: Mapping[str, str] = field(default_factory=dict)
+    offered: Mapping[str, Setting] = field(default_factory=dict)  # options of the task, by path
 
     # -- edits ------------------------------------------------------------------------------
 
     def type(self, path: str, text: str) -> "RunForm":
-        """The form with one field edited; typing its value at the start removes the edit."""
+        """The form with one field edited; typing its value at the start removes the edit.
+
+        An entry of a mapping is edited in the mapping's text.
+        """
+        owner, _, name = path.rpartition(".")
+        if owner in settings():
+            values = {key: value for key, value in self.mapping(owner).items() if key != name}
+            if text != self._default(path):
+                values[name] = self._entries[path].read(text)
+            path, text = owner, as_text(values)
         edits = {key: value for key, value in self.edits.items() if key != path}
         if text != as_text(self.start[path]):
             edits[path] = text
@@ -139,7 +154,8 @@ class RunForm:
 
     def reset(self, path: str) -> "RunForm":
         """The form with a field reset to the base."""
-        return self.type(path, as_text(self.start[path]))
+        start = self.start.get(path)
+        return self.type(path, self.fields[path].start if start is None else as_text(start))
 
     @cached_property
     def start(self) -> Mapping[str, Any]:
@@ -153,7 +169,46 @@ class RunForm:
                 start[path] = info.default
         return start
 
+    # -- entries of settings that are mappings ----------------------------------------------
+
+    @cached_property
+    def _entries(self) -> Mapping[str, Setting]:
+        return {**entries(), **self.offered}
+
+    @cached_property
+    def _values(self) -> Mapping[str, Any]:
+        return self._tree(self._single)
+
+    def mapping(self, path: str) -> Mapping[str, Any]:
+        """The entries of a mapping in force; none while its text is no mapping."""
+        section, _, name = path.partition(".")
+        values = self._values[section].get(name)
+        return values if isinstance(values, Mapping) else {}
+
+    def _default(self, path: str) -> str:
+        """The text of an entry that is not set; the recipe decides on those of the algorithm."""
+        is_recipes = path.startswith("algorithm.")
+        return "" if is_recipes else as_text(self._entries[path].default)
+
+    def entries_of(self, owner: str) -> list[FormField]:
+        """A line for each entry of a mapping."""
+        values, start = self.mapping(owner), self.start[owner] or {}
+        return [
+            FormField(
+                info=info,
+                text=as_text(values[name]) if name in values else self._default(path),
+                start=as_text(start[name]) if name in start else self._default(path),
+            )
+            for path, info in self._entries.items()
+            for mapping, _, name in (path.rpartition("."),)
+            if mapping == owner
+        ]
+
     # -- what follows from them -------------------------------------------------------------
+
+    @property
+    def task(self) -> str:
+        return self.edits.get(TASK, self.base.task.name)
 
     @cached_property
     def axes(self) -> Mapping[str, list[str]]:
@@ -238,12 +293,14 @@ class RunForm:
             # weights and options that went with what they belonged to are a change, too
             origin = as_text((base if path in OWNER else start)[path])
             fields[path] = FormField(info=info, text=text, start=origin)
+            if isinstance(start[path], Mapping):
+                fields |= {row.path: row for row in self.entries_of(path)}
         return fields
 
     @cached_property
     def changed(self) -> tuple[str, ...]:
         """The settings that differ from the preset or the parent."""
-        return tuple(path for path, row in self.fields.items() if row.changed)
+        return tuple(path for path in INFO if self.fields[path].changed)
 
     @cached_property
     def files(self) -> tuple[Path, ...]:
@@ -343,10 +400,12 @@ class NewRunView:
     form: RunForm
     cursor: str = PRESET
     search: str | None = None  # "" lists all settings
+    roomy: bool = False  # whether there is room for all settings below the main ones
     editing: bool = False
     page: str = "cost"
     runs: tuple[RunSummary, ...] = ()
 
+    offers: Mapping[str, Any] = field(default_factory=dict)  # columns and options of the task
     examples: Mapping[str, Any] = field(default_factory=dict)
     memory: Mapping[str, Any] = field(default_factory=dict)
     scores: Mapping[str, Any] = field(default_factory=dict)
@@ -360,16 +419,31 @@ class NewRunView:
         """Whether settings are listed by section, and not the main ones."""
         return self.search is not None
 
+    @property
+    def columns(self) -> Mapping[str, Sequence[str]]:
+        """The columns of the task's data with the texts of a few rows; empty if it has none."""
+        return dict(self.offers.get("columns", {}))
+
     @cached_property
     def rows(self) -> list[FormField]:
-        """The main settings and what is changed; or all that match, by section."""
+        """The main settings and those that matter now; or all that match, by section."""
+        fields, concise = self.form.fields, not (self.listed or self.roomy)
+        lines: dict[str, list[FormField]] = {path: [] for path in INFO}
+        for path, row in fields.items():
+            lines[path if path in INFO else path.rpartition(".")[0]].append(row)
         return [
             replace(row, section=section)
-            for section, paths in sections(self.listed).items()
-            for row in map(self.form.fields.__getitem__, paths)
+            for section, paths in sections(self.listed, self.roomy).items()
+            for path in paths
+            for row in lines[path][: 1 if concise else None]
             if matches(row.info, self.search or "")
-            and (section != CHANGED or row.changed or row.path in self.errors)
+            and (path not in WHERE_NEEDED or not concise or self._needs(row))
         ]
+
+    def _needs(self, row: FormField) -> bool:
+        """Whether a line is shown that is not always there."""
+        is_data = row.path == COLUMNS and bool(self.columns)
+        return row.changed or row.path in self.errors or is_data
 
     @cached_property
     def row(self) -> FormField | None:
@@ -400,9 +474,30 @@ class NewRunView:
     # -- moves ------------------------------------------------------------------------------
 
     def with_form(self, form: RunForm) -> "NewRunView":
-        """Use a form; another one is not tried yet."""
-        ready = self.ready if form is self.form else {}
-        return replace(self, form=form, ready=ready)
+        """Use a form; another one is not tried yet, and another task offers something else."""
+        if form is self.form:
+            return self
+        offers, offered = self.offers, self.form.offered
+        if form.task != self.form.task:
+            offers = offered = {}
+        if form.offered != offered:
+            form = replace(form, offered=offered)
+        return replace(self, form=form, ready={}, offers=offers)
+
+    def with_offers(self, offers: Mapping[str, Any]) -> "NewRunView":
+        """Add what the task offers; its options become lines of the form."""
+        offered = {
+            f"{OPTIONS}.{name}": Setting(
+                path=f"{OPTIONS}.{name}",
+                annotation=bool | None if is_switch else Any,
+                default=default,
+                help=help,
+            )
+            for name, (default, help, is_switch) in offers.get("options", {}).items()
+        }
+        if offered == self.form.offered:
+            return replace(self, offers=offers)
+        return replace(self, offers=offers, form=replace(self.form, offered=offered))
 
     def moved(self, by: int) -> "NewRunView":
         """Move the cursor."""
@@ -420,20 +515,26 @@ class NewRunView:
 
 
 CHANGED = "changed"
+WHERE_NEEDED = (COLUMNS, *(path for path in INFO if path not in MAIN))
 SECTION_NAMES = ("run", *(n for n in RunConfig.model_fields if n not in ("name", "seed", "steps")))
 
 
 @cache
-def sections(listed: bool) -> Mapping[str, Sequence[str]]:
-    """The settings of each section; unless all are listed, the main ones and the others."""
+def sections(listed: bool, roomy: bool = False) -> Mapping[str, Sequence[str]]:
+    """The settings of each section; unless all are listed, the main ones and the others.
+
+    With room the others are by section as well.
+    """
     by_section: dict[str, list[str]] = {name: [] for name in SECTION_NAMES}
     for path in INFO:
         section, _, leaf = path.partition(".")
         by_section[section if leaf else "run"].append(path)
     if listed:
         return by_section
-    others = [path for paths in by_section.values() for path in paths if path not in MAIN]
-    return {"main": MAIN, CHANGED: others}
+    others = {name: [p for p in paths if p not in MAIN] for name, paths in by_section.items()}
+    if roomy:
+        return {"main": MAIN, **others}
+    return {"main": MAIN, CHANGED: [path for paths in others.values() for path in paths]}
 
 
 def matches(info: Setting, search: str) -> bool:

@@ -71,9 +71,9 @@ async def test_what_is_typed_is_kept_and_the_mouse_edits(store: Path) -> None:
         await on.press("escape")
         assert screen.query_one("#settings").has_focus
         assert screen.view.form.fields["model.path"].text == "here"
-        await on.pilot.click("#settings", offset=(10, 9))
+        await on.pilot.click("#settings", offset=(10, 10))
         assert screen.view.cursor == "steps"
-        await on.pilot.double_click("#settings", offset=(10, 9))
+        await on.pilot.double_click("#settings", offset=(10, 10))
         await on.pilot.pause()
         assert screen.view.editing
 

@@ -112,6 +112,7 @@ def test_search_shows_settings_of_closed_sections_and_the_cursor_follows() -> No
         "optimizer.schedule",
         "optimizer.warmup_steps",
         "optimizer.options",
+        "optimizer.options.warmup_from_zero",
     ]
     assert view.cursor == "optimizer.schedule"
     assert [row.path for row in view.searched("nothing of the kind").rows] == []
