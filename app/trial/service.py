@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
+from itertools import islice
 from typing import Any
 
 from grpo_engine.config.declaration import as_text
@@ -29,7 +30,8 @@ from grpo_tui.app.trial.loaded import Loaded
 from grpo_tui.app.trial.scores import TrialRewards
 
 MAX_CHARS = 20_000  # characters of a text on the screen
-ROWS, MAX_CELL = 3, 2_000  # rows of data whose cells are shown, and characters of one
+# Rows and columns of data that are shown, and characters of a cell.
+ROWS, MAX_COLUMNS, MAX_CELL = 3, 200, 2_000
 Settings = Mapping[str, Any]
 
 
@@ -56,7 +58,7 @@ class Trials:
         names = dict.fromkeys(name for row in rows for name in row.columns)
         columns = {
             name: [str(plain(row.columns.get(name, "")))[:MAX_CELL] for row in rows]
-            for name in names
+            for name in islice(names, MAX_COLUMNS)
         }
         return {"options": options, "columns": columns}
 

@@ -467,7 +467,7 @@ def prompt_text(text: str, width: int, special: Sequence[str] = ()) -> list[Line
     for line in text.split("\n"):
         for part in wrap(line, width - 1, 40):
             pieces = tokens.split(part)
-            lines.append([(piece, "accent" if piece in special else "text") for piece in pieces])
+            lines.append([(piece, "series.kl" if piece in special else "text") for piece in pieces])
         lines[-1].append(("⏎", "label"))
     lines[-1].pop()
     return lines

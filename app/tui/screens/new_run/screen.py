@@ -27,7 +27,7 @@ from grpo_tui.app.tui.dialogs.picker import PickerResult
 from grpo_tui.app.tui.dialogs.trust import trusting
 from grpo_tui.app.tui.keys import bindings
 from grpo_tui.app.tui.messages import LaunchRequested, NewRunRequested, SweepRequested
-from grpo_tui.app.tui.screens.base import WIDE, WorkbenchScreen
+from grpo_tui.app.tui.screens.base import NARROW, WIDE, WorkbenchScreen
 from grpo_tui.app.tui.screens.new_run.columns import ColumnsDialog, Uses
 from grpo_tui.app.tui.screens.new_run.completion import NAMES, Completer
 from grpo_tui.app.tui.screens.new_run.render import (
@@ -67,7 +67,7 @@ from grpo_tui.experiments.errors import StoreError
 
 FIRST_PRESET = "starter"
 COMPLETION_LINES = 5
-ROOMY = 40  # rows
+TALL = 40  # rows
 
 
 # -- panels ---------------------------------------------------------------------------------
@@ -289,9 +289,10 @@ class NewRunScreen(WorkbenchScreen):
     def on_resize(self) -> None:
         """List all settings, and show a second page, where there is room for them."""
         super().on_resize()
-        roomy = self.app.size.width >= WIDE and self.app.size.height >= ROOMY
-        self.set_class(roomy, "-roomy")
-        self.update(roomy=roomy)
+        width, height = self.app.size
+        is_tall = height >= TALL and width >= NARROW
+        self.set_class(is_tall, "-tall")
+        self.update(roomy=is_tall and width >= WIDE)
 
     # -- what is shown ----------------------------------------------------------------------
 
@@ -611,7 +612,7 @@ class NewRunScreen(WorkbenchScreen):
     def action_example(self, by: int) -> None:
         """Show the prompts; where they are shown, choose another one, to answer and to copy."""
         hidden = self.has_class("-narrow") and not self.has_class("-paged")
-        if hidden or not (self.view.roomy or self.view.page in ("prompts", "try")):
+        if hidden or not (self.has_class("-tall") or self.view.page in ("prompts", "try")):
             self.show_page("prompts")
         else:
             self.choose_example(by)

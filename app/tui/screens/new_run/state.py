@@ -427,7 +427,7 @@ class NewRunView:
     @cached_property
     def rows(self) -> list[FormField]:
         """The main settings and those that matter now; or all that match, by section."""
-        fields, concise = self.form.fields, not (self.listed or self.roomy)
+        fields, concise = self.form.fields, ("main", CHANGED)
         lines: dict[str, list[FormField]] = {path: [] for path in INFO}
         for path, row in fields.items():
             lines[path if path in INFO else path.rpartition(".")[0]].append(row)
@@ -435,9 +435,9 @@ class NewRunView:
             replace(row, section=section)
             for section, paths in sections(self.listed, self.roomy).items()
             for path in paths
-            for row in lines[path][: 1 if concise else None]
+            for row in lines[path][: 1 if section in concise else None]
             if matches(row.info, self.search or "")
-            and (path not in WHERE_NEEDED or not concise or self._needs(row))
+            and (section not in concise or path not in WHERE_NEEDED or self._needs(row))
         ]
 
     def _needs(self, row: FormField) -> bool:
