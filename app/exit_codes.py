@@ -18,6 +18,8 @@ OK: Final = 0
 FAILED: Final = 1
 USAGE: Final = 2
 NOT_FOUND: Final = 3
+WARNINGS: Final = 4  # what `audit` says of a run
+ERRORS: Final = 5
 INTERRUPTED: Final = 130
 
 REFUSAL: Final = (

@@ -56,7 +56,7 @@ def write_out(text: str, out: Path | None) -> None:
 
 def print_text(text: str, end: str = "\n") -> None:
     """Print lines for people, made safe."""
-    _print(safe(text, "\n"), end)
+    print_made_safe(safe(text, "\n"), end)
 
 
 def print_table(rows: Sequence[Row], right: Collection[str] = ()) -> None:
@@ -64,17 +64,17 @@ def print_table(rows: Sequence[Row], right: Collection[str] = ()) -> None:
     if rows:
         limit = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
         head, *body = table_lines(rows, limit, right)
-        _print("\n".join([dim(head), *body]))
+        print_made_safe("\n".join([dim(head), *body]))
 
 
 def print_fields(fields: Mapping[str, Any]) -> None:
     """Print a line for each field, whole on every terminal."""
     width = max(map(len, fields))
     for name, value in fields.items():
-        _print(f"{safe(name):{width}}  {safe(format_value(value))}")
+        print_made_safe(f"{safe(name):{width}}  {safe(format_value(value))}")
 
 
-def _print(text: str, end: str = "\n") -> None:
+def print_made_safe(text: str, end: str = "\n") -> None:
     """Print safe text; characters that the output cannot encode are escaped."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     print(text.encode(encoding, "backslashreplace").decode(encoding), end=end)

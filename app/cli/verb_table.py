@@ -41,10 +41,12 @@ SECTIONS: Final = {
         ("pause", "requests:pause", "Pause a run."),
         ("continue", "requests:continue_", "Let a paused run continue."),
         ("stop", "requests:stop", "Ask a run to save a checkpoint and stop."),
+        ("wait", "wait:wait", "Wait until a condition on a run's metrics holds."),
         ("logs", "logs:logs", "Print a run's log."),
     ),
     "Afterwards": (
         ("report", "report:report", "Summarize a run on one page."),
+        ("audit", "audit:audit", "What is wrong with a run, as an exit status."),
         ("plot", "plot:plot", "Draw the curves of runs in the shell."),
         ("rollouts", "rollouts:rollouts", "List, search and print rollouts of a run."),
         ("eval", "evaluate:evaluate", "Score a run or a model on held-out problems."),

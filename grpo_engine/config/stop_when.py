@@ -1,7 +1,7 @@
 """`stop_when`: conditions on a run's metrics that end it before its last step.
 
 `kl > .3` holds at one measurement, `reward >= .9 for 5` at five in a row, and `eval/accuracy flat
-for 3` once three in a row were no better than the best before them.
+for 3` once three in a row were no better than the best before them. `step` counts as a metric.
 """
 
 import math
@@ -73,13 +73,13 @@ def is_better(metric: str, value: float, best: float | None) -> bool:
 class StopRule:
     """A parsed `stop_when`; the caller keeps its streaks, by the text of each check."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, title: str = "stop_when") -> None:
         try:
             self._tree = _resolved(
                 parse(_TIMES.sub(r"@\1", _FLAT.sub("~flat", text)), "the condition")
             )
         except ValueError as error:
-            raise ConfigError(f"stop_when: {error}; {FORMS}", "stop_when") from None
+            raise ConfigError(f"{title}: {error}; {FORMS}", title) from None
         self._checks = {str(check): check for check in _checks(self._tree)}
 
     @property
@@ -136,7 +136,7 @@ def _resolved(node: Node) -> Any:
 
 
 def _metric(name: str) -> str:
-    if not is_metric(name):
+    if name != "step" and not is_metric(name):
         hint = nearest(name, METRICS, 1)
         if name.startswith("rewards/"):
             hint = f"; did you mean rewards/{name.split('/')[1]}/mean?"

@@ -103,7 +103,7 @@ def finish_step(
                 "Use harder or easier tasks, larger groups, or more algorithm.refill_rounds.",
             ),
         )
-    yield from end_if_met(run, metrics)
+    yield from end_if_met(run, {**metrics, "step": run.step})
     yield from check_finite(run, result)
     yield from free_core(run)
 

@@ -145,7 +145,7 @@ VERBS = [
     ("runs", "show", "one"), ("runs", "show", "one", "--json"),
     ("runs", "show", "nobody"), ("runs", "tag", "one", "--add", "t"), ("runs", "note", "one", "n"),
     ("runs", "rename", "one", "two"),
-    ("report", "one"), ("report", "one", "--json"),
+    ("report", "one"), ("report", "one", "--json"), ("audit", "one"), ("audit", "one", "--json"),
     ("logs", "one"), ("logs", "one", "--json"), ("plot", "one", "two"),
     ("plot", "one", "--metric", "nothing"), ("plot", "one", "--json"),
     ("compare", "one", "two"), ("compare", "one", "two", "--all"),

@@ -55,6 +55,7 @@ LOOKS = {
     "rollouts": ("rollouts", "theirs"),
     "plot": ("plot", "theirs"),
     "logs": ("logs", "theirs"),
+    "audit": ("audit", "theirs"),
 }
 # these need a terminal, only send a request, or take no run
 OTHERS = {
@@ -63,6 +64,7 @@ OTHERS = {
     "pause",
     "continue",
     "stop",
+    "wait",
     "doctor",
     "plan",
     "probe",

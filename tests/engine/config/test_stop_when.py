@@ -54,6 +54,10 @@ def test_what_was_not_measured_yet_ends_no_run() -> None:
     assert ends_at("kl > .3 !eval/accuracy > .9", {"kl": 1.0}, {"eval/accuracy": 0.5}) == 1
 
 
+def test_the_step_counts_as_a_metric() -> None:
+    assert ends_at("step >= 2 kl > 0", *({"kl": 1.0, "step": step} for step in range(4))) == 2
+
+
 def test_an_evaluation_counts_once_however_many_steps_follow() -> None:
     # measured .5, then two steps without an evaluation, then .5 and .4: flat for 2 at the last
     steps = [{"eval/accuracy": 0.5}, {"kl": 0.0}, {"kl": 0.0}, {"eval/accuracy": 0.5}]

@@ -48,7 +48,7 @@ def stopped_after(config: RunConfig, folder: Path, step: int) -> None:
 
 
 def test_a_resumed_run_ends_where_the_unbroken_one_does(world: Path, tmp_path: Path) -> None:
-    config = settings(world, steps=6, stop_when="reward > 0 for 3")
+    config = settings(world, steps=6, stop_when="reward > 0 for 3 step >= 3")
     stopped_after(config, tmp_path, 2)
     events = events_of(config, tmp_path, resume=True)
     assert (events[-1].step, [e.step for e in of(StepFinished, events)]) == (3, [3])

@@ -1,0 +1,191 @@
+"""What is wrong with a run, for people who did not watch it: its end, and its alerts by topic."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from heapq import nlargest
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from grpo_engine.errors import ConfigError
+from grpo_engine.events import Severity
+from grpo_engine.frozen import frozen
+from grpo_tui.experiments.values import AlertView, GroupView, RunSummary
+
+if TYPE_CHECKING:
+    from grpo_tui.experiments.reader import StoreReader
+
+RECENT = 10  # steps; an alert that held in the last of them counts
+SHOWN = 3  # answers of a run whose reward is hacked
+SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
+
+# By topic the beginning of a metric without which nothing was checked, and the rules.
+TOPICS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "hacking": ("reward", ("format_hacking", "reward_conflict", "reward_saturated")),
+    "held-out": ("eval/", ("held_out_fell", "held_out_flat")),
+    "reward": ("reward", ("reward_fell", "reward_constant", "nothing_learned")),
+    "signal": (
+        "frac_reward_zero_std",
+        ("no_signal", "refills_exhausted", "duplicates", "task_solved"),
+    ),
+    "failures": (
+        "reward",
+        (
+            *(f"reward_{cause}" for cause in ("exception", "crash", "timeout", "count", "type")),
+            "reward_value",
+            "reward_no_score",
+            "environment_error",
+        ),
+    ),
+    "length": ("completions/mean_length", ("length_collapse", "length_growth", "most_truncated")),
+    "KL": ("kl", ("kl_exploding", "kl_above_limit")),
+    "entropy": ("entropy", ("entropy_collapse",)),
+    "clipping": ("clip_ratio/region_mean", ("clip_too_much", "clip_never")),
+    "update": ("grad_norm", ("not_finite", "gradient_spike")),
+    "sampler": (
+        "sampling/sampling_logp_difference/mean",
+        ("sampler_disagrees", "many_masked"),
+    ),
+    "throughput": (
+        "step_time",
+        ("step_time_doubled", "reward_slow", "slow_products", "busy_machine", "battery_low"),
+    ),
+    "memory": ("memory/peak_gb", ("memory_near_limit", "memory_swapped")),
+}
+OF_RULE = {rule: topic for topic, (_, rules) in TOPICS.items() for rule in rules}
+ENDINGS: Mapping[str, tuple[Severity, str, str]] = {
+    "failed": (
+        "error",
+        "The run failed: {}",
+        "Correct what the message names, and resume the run.",
+    ),
+    "lost": ("error", "The run's process is gone.", "Resume the run; its log may say why."),
+    "stalled": ("warning", "The run makes no progress.", "Look at its log: `grpo-tui logs`."),
+}
+
+
+@frozen
+class Example:
+    """An answer that shows what a finding means."""
+
+    step: int
+    group: int
+    rollout: int
+    reward: float
+    text: str
+
+
+@frozen
+class Finding:
+    """One problem of a run; it counts if it held in the last steps and nobody muted it."""
+
+    topic: str
+    rule: str
+    severity: Severity
+    counts: bool
+    first_step: int
+    last_step: int
+    times: int
+    explanation: str
+    remedy: str
+    value: float | None = None
+    limit: float | None = None
+    examples: tuple[Example, ...] = ()
+
+    @property
+    def steps(self) -> str:
+        first, last = self.first_step, self.last_step
+        return f"step {last}" if first == last else f"steps {first}–{last}"
+
+
+@frozen
+class Audit:
+    """The findings of a run, the worst first, and the topics without any."""
+
+    findings: tuple[Finding, ...]
+    fine: tuple[str, ...]
+    unmeasured: tuple[str, ...]
+
+    @property
+    def worst(self) -> Severity:
+        """The worst severity among the findings that count; `info` without any."""
+        counting = [item.severity for item in self.findings if item.counts]
+        return max(counting, key=SEVERITIES.index, default="info")
+
+
+def audit(reader: "StoreReader", run: RunSummary) -> Audit:
+    findings = [*_ending(run), *(_of_alert(reader, run, item) for item in reader.alerts(run.key))]
+    findings.sort(
+        key=lambda item: (item.counts, SEVERITIES.index(item.severity), item.last_step),
+        reverse=True,
+    )
+    metrics, named = reader.metric_keys(run.key), {item.topic for item in findings}
+    others = [topic for topic in TOPICS if topic not in named]
+    fine = [t for t in others if any(name.startswith(TOPICS[t][0]) for name in metrics)]
+    return Audit(
+        findings=tuple(findings),
+        fine=tuple(fine),
+        unmeasured=tuple(topic for topic in others if topic not in fine),
+    )
+
+
+def _ending(run: RunSummary) -> Iterator[Finding]:
+    if run.status in ENDINGS:
+        severity, text, remedy = ENDINGS[run.status]
+        yield Finding(
+            topic="process",
+            rule=run.status,
+            severity=severity,
+            counts=True,
+            first_step=run.step,
+            last_step=run.step,
+            times=1,
+            explanation=text.format(run.error),
+            remedy=remedy,
+        )
+
+
+def _of_alert(reader: "StoreReader", run: RunSummary, alert: AlertView) -> Finding:
+    examples = _gamed(reader, run, alert.last_step) if alert.rule == "format_hacking" else ()
+    return Finding(
+        topic=OF_RULE.get(alert.rule, "other"),  # a rule of another version
+        rule=alert.rule,
+        severity=alert.severity,
+        counts=not alert.muted and alert.last_step >= run.step - RECENT,
+        first_step=alert.first_step,
+        last_step=alert.last_step,
+        times=alert.count,
+        explanation=alert.explanation,
+        remedy=alert.remedy,
+        value=alert.value,
+        limit=alert.limit,
+        examples=tuple(examples),
+    )
+
+
+def _gamed(reader: "StoreReader", run: RunSummary, step: int) -> Sequence[Example]:
+    """The wrong answers with the highest rewards, of the last step up to this one."""
+    steps = [item for item in reader.group_steps(run.key) if item <= step]
+    groups = reader.groups(run.key, step=steps[-1], origin="train") if steps else ()
+    rule = str(reader.settings(run.key).get("evaluation.accuracy") or "")
+    examples = [example for group in groups for example in _wrong(group, rule)]
+    return nlargest(SHOWN, examples, attrgetter("reward"))
+
+
+def _wrong(group: GroupView, rule: str) -> Iterator[Example]:
+    """The rewarded answers of a group that are wrong, by the run's rule for right answers."""
+    from grpo_engine.rewards.right import Right
+
+    for rollout in group.rollouts:
+        scores = {reward.name: reward.value for reward in rollout.rewards}
+        try:
+            right = Right.of(rule, "", list(scores))
+        except ConfigError:  # of another version
+            return
+        score = scores.get(right.function)
+        if score is not None and not right.accepts(score) and rollout.reward is not None:
+            yield Example(
+                step=group.step,
+                group=group.index,
+                rollout=rollout.index,
+                reward=rollout.reward,
+                text=rollout.text,
+            )

@@ -1,0 +1,121 @@
+"""`audit` says by its exit status what is wrong with a run, and `wait` when a condition holds."""
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from grpo_engine import events as ev
+from grpo_tui.app import exit_codes
+from grpo_tui.app.text.findings import OF_RULE
+from grpo_tui.app.tui.dialogs.help.topics import ALERTS
+from grpo_tui.experiments.store import ExperimentStore
+from tests.app.calls import Cli
+from tests.app.stored import STEPS, half_recorded, record, run_events
+from tests.experiments.made import ended, finished, group, recorded, rollout, started
+
+
+def alert(step: int, rule: str, severity: ev.Severity) -> ev.AlertRaised:
+    return ev.AlertRaised(
+        step=step, rule=rule, severity=severity, explanation=f"{rule} holds.", remedy="Do less."
+    )
+
+
+def run_with(path: Path, alerts: Sequence[ev.Event], steps: int = 20) -> None:
+    numbers = map(finished, range(1, steps + 1))
+    last = () if any(isinstance(item, ev.RunFailed) for item in alerts) else (ended(steps),)
+    recorded(path, started(), *numbers, *alerts, *last, name="otter")
+
+
+@pytest.mark.parametrize(
+    ("alerts", "strict", "lenient"),
+    [
+        ((), exit_codes.OK, exit_codes.OK),
+        ((alert(19, "clip_never", "info"),), exit_codes.OK, exit_codes.OK),
+        ((alert(19, "no_signal", "warning"),), exit_codes.WARNINGS, exit_codes.OK),
+        ((alert(4, "kl_exploding", "error"),), exit_codes.OK, exit_codes.OK),  # it ended long ago
+        ((alert(18, "kl_exploding", "error"),), exit_codes.ERRORS, exit_codes.ERRORS),
+        (
+            (ev.RunFailed(step=20, error="EngineError", message="no memory"),),
+            exit_codes.ERRORS,
+            exit_codes.ERRORS,
+        ),
+    ],
+)
+def test_the_exit_status_is_of_the_worst_problem_that_holds_at_the_end(
+    cli: Cli, store: Path, alerts: Sequence[ev.Event], strict: int, lenient: int
+) -> None:
+    run_with(store, alerts)
+    assert cli("audit", "otter").code == strict
+    done = cli("audit", "otter", "--fail-on", "error", "--json")
+    assert done.code == lenient
+    assert len(done.data["findings"]) == len(alerts)
+    assert {"entropy", "held-out"} <= set(done.data["unmeasured"])
+
+
+def test_a_muted_problem_counts_no_more_and_each_has_its_steps_and_remedy(
+    cli: Cli, store: Path
+) -> None:
+    run_with(store, [alert(12, "no_signal", "warning"), alert(19, "no_signal", "warning")])
+    line = "signal, steps 12–19 (2 times): no_signal holds. Do less."
+    assert f"warning  {line}" in cli("audit", "otter").out.splitlines()
+    with ExperimentStore(store) as writer:
+        writer.mute(1, "no_signal")
+    done = cli("audit", "otter")
+    assert (done.code, done.out.splitlines()[1]) == (exit_codes.OK, f"past     {line}")
+
+
+def test_a_hacked_reward_is_shown_by_the_wrong_answers_that_were_paid_most(
+    cli: Cli, store: Path
+) -> None:
+    answers = [("right", 1.0), ("short\x1b[2J", 0.0), ("wrong", 0.0), ("very wrong", 0.0)]
+    paid = [
+        replace(
+            rollout(index, text, score + 0.1 * index),
+            rewards=(ev.RewardValue(name="numeric_answer", value=score, weight=1.0, reason=""),),
+        )
+        for index, (text, score) in enumerate(answers)
+    ]
+    scored = ev.GroupScored(step=20, group=replace(group(), rollouts=tuple(paid)))
+    run_with(store, [scored, alert(20, "format_hacking", "warning")])
+    (finding,) = cli("audit", "otter", "--json").data["findings"]
+    assert [item["text"] for item in finding["examples"]] == ["very wrong", "wrong", "short\x1b[2J"]
+    out = cli("audit", "otter").out
+    assert "step 20 answer 1d, reward .3, wrong: “very wrong”" in out
+    assert "\x1b" not in out
+
+
+def test_every_alert_has_a_topic() -> None:
+    assert set(ALERTS) <= set(OF_RULE)
+
+
+def test_wait_returns_at_the_first_step_at_which_the_condition_held(cli: Cli, store: Path) -> None:
+    run_with(store, ())
+    done = cli("wait", "otter", "--until", "step >= 3 kl >= .05", "--json")
+    assert (done.code, done.data["step"]) == (exit_codes.OK, 5)
+    ended_first = cli("wait", "otter", "--until", "step > 20")
+    assert (ended_first.code, ended_first.out) == (exit_codes.FAILED, "")
+    assert "--until: there is no metric 'rewrd'" in cli("wait", "otter", "--until", "rewrd > 1").err
+
+
+def test_wait_waits_for_a_run_that_trains(cli: Cli, store: Path) -> None:
+    recorder, put_rest = half_recorded(store)
+    timer = threading.Timer(0.7, put_rest)
+    timer.start()
+    begun = time.monotonic()
+    try:
+        assert cli("wait", "@last", "--until", f"step >= {STEPS}").code == exit_codes.OK
+        assert time.monotonic() - begun > 0.5
+    finally:
+        timer.join()
+        recorder.close()
+
+
+def test_a_run_that_only_trains_is_named_with_what_is_fine(cli: Cli, store: Path) -> None:
+    record(store, run_events(steps=2), name="calm-otter")
+    lines = cli("audit", "calm-otter").out.splitlines()
+    assert lines[0] == "calm-otter: completed, step 2 of 2"
+    assert any(line.startswith("fine     hacking") for line in lines)
