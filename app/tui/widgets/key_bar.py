@@ -1,7 +1,6 @@
-"""The footer: the keys that are useful here, in one line; a hint that does not fit is left out."""
+"""The footer: the keys that matter here, and at its right end those that every screen has."""
 
 from collections.abc import Mapping
-from itertools import accumulate
 
 from textual import events
 from textual.binding import ActiveBinding
@@ -12,7 +11,8 @@ from textual.widgets import Input, TextArea
 from grpo_tui.app.text.safe_text import cell_len
 from grpo_tui.app.tui.widgets.panel import BarPanel, Line
 
-COMMON = ("find", "zoom", "explain")
+COMMON = ("find", "zoom", "explain", "palette")
+MOST = 6  # other hints
 GAP = 2
 
 Hint = tuple[str, str, str]  # the key as shown, its description, and the key
@@ -48,7 +48,7 @@ class KeyBar(BarPanel):
             self.bindings = list(self.screen.active_bindings.values())
 
     def _hints(self) -> list[Hint]:
-        """A hint for each description; those in `COMMON` come last.
+        """A hint for each description, without those in `COMMON` at most `MOST`.
 
         While the user types into a field, printable keys are left out.
         """
@@ -62,29 +62,32 @@ class KeyBar(BarPanel):
                 name = self.renamed.get(binding.action, binding.description)
                 key = binding.key_display or format_key(binding.key)
                 hints.setdefault(binding.description, (key, name, binding.key))
-        return sorted(
-            hints.values(), key=lambda hint: COMMON.index(hint[1]) if hint[1] in COMMON else -1
-        )
+        common = [hints.pop(name) for name in COMMON if name in hints]
+        return [*hints.values()][:MOST] + common
 
     @property
     def shown(self) -> list[Hint]:
-        """The hints that fit; the last one is always there."""
-        *first, last = self._hints() or [("", "", "")]
-        ends = accumulate(_cells(hint) for hint in first)
-        return [*first[: sum(end < self.size.width - _cells(last) for end in ends)], last]
+        """The hints that fit: first those of the screen are left out, from the last one on."""
+        hints = self._hints()
+        while len(hints) > 1 and sum(map(_cells, hints)) > self.size.width - 1:
+            own = sum(hint[1] not in COMMON for hint in hints)
+            del hints[max(0, own - 1)]
+        return hints
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - the base class has it
-        """Bright keys with dim descriptions."""
-        line = [(" ", "")]
-        for key, description, _ in self.shown:
+        """Bright keys with dim descriptions; what is common is at the right end."""
+        line, end = [(" ", "")], 1
+        free = width - 1 - sum(map(_cells, self.shown))
+        self._ends: list[tuple[int, str]] = []
+        for key, description, pressed in self.shown:
+            if description in COMMON and free:
+                line, end, free = [*line, (" " * free, "")], end + free, 0
             line += [(key, "bold headline"), (f" {description}{' ' * GAP}", "label")]
+            end += _cells((key, description, pressed))
+            self._ends.append((end, pressed))
         return [line]
 
     def on_click(self, event: events.Click) -> None:
         """Press the clicked key."""
-        end = 1
-        for hint in self.shown:
-            end += _cells(hint)
-            if event.x < end:
-                self.app.simulate_key(hint[2])
-                return
+        if key := next((key for end, key in self._ends if event.x < end), ""):
+            self.app.simulate_key(key)

@@ -78,7 +78,7 @@ def chart_lines(
     below = function_lines(snapshot, width, at) if listed else []
     guides = guides_of(chart, snapshot)
     plotted: list[Line] = []
-    hints = [guide[1][-1] for guide in guides]
+    hints = [texts[1] for _, texts in guides]
     if tall > 0 and wide > 2:
         end = last_step(snapshot)
         traced = [

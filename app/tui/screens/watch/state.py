@@ -257,7 +257,7 @@ def is_constant(chart: Chart, snapshot: Snapshot) -> bool:
     )
 
 
-def guides_of(chart: Chart, snapshot: Snapshot) -> tuple[tuple[float, tuple[str, str]], ...]:
+def guides_of(chart: Chart, snapshot: Snapshot) -> tuple[tuple[float, tuple[str, ...]], ...]:
     """The guide lines of a chart with their words: the run's limit, which several steps cross."""
     key = chart.keys[0]
     limit = LIMITS.get(LIMITED.get(key, key))
@@ -265,7 +265,7 @@ def guides_of(chart: Chart, snapshot: Snapshot) -> tuple[tuple[float, tuple[str,
         return ()
     value = limit.value(snapshot.head.config)
     text = f"limit {with_unit(value, spec(key).unit)}"
-    return ((value, (f"{text} over {limit.steps} steps", text)),)
+    return ((value, (f"{text} over {limit.steps} steps", text, "limit")),)
 
 
 def last_step(snapshot: Snapshot) -> int:

@@ -20,7 +20,7 @@ from grpo_tui.app.tui.widgets.panel import Line, cells, justified
 LABELS = LABEL_CELLS + 1
 MIDDLE_FROM = 6  # rows with which an axis has a label in the middle
 GRID_FROM = 12  # rows with which it has four or more, and the chart a grid
-TICK_CELLS = 10  # between two ticks below a chart
+TICK_CELLS = 8  # between two ticks below a chart
 MOST_TICKS = 5
 BETWEEN_MARKS = 16
 MARK_EACH = 24  # points of a sparse curve, at most, that have a mark each

@@ -164,7 +164,12 @@ async def test_an_empty_store_says_what_would_fill_the_screen(
     async with app.run_test(size=size) as pilot:
         await Walk(app, pilot).see(*words[mode])
         keys = app.screen.query_one(KeyBar).shown
-        assert mode != "rollouts" or [name for _, name, _ in keys] == ["find", "zoom", "explain"]
+        assert mode != "rollouts" or [name for _, name, _ in keys] == [
+            "find",
+            "zoom",
+            "explain",
+            "palette",
+        ]
 
 
 def test_the_first_screen_is_there_before_pydantic_the_database_and_mlx() -> None:
