@@ -70,6 +70,13 @@ class DismissedOnce(AnyScreen):
         """
         return super().dismiss(result) if self.is_active else AwaitComplete()
 
+    def action_copy_text(self) -> None:
+        """Copy the selection; without one say what ctrl+c does. Overrides Textual."""
+        if self.get_selected_text() is None:
+            self.notify("Nothing is selected to copy. esc closes this; then ctrl+c asks to quit.")
+        else:
+            super().action_copy_text()
+
 
 class Dialog(DismissedOnce, AppScreen, ModalScreen[T]):
     """A screen shown over the one that opened it."""

@@ -31,6 +31,11 @@ class Field(Input):
         """Type or paste; overrides Textual."""
         super().insert_text_at_cursor(without_controls(text))
 
+    def action_copy(self) -> None:
+        """Copy the selection and say so; overrides Textual."""
+        super().action_copy()
+        self.notify(f"Sent {len(self.selected_text):,} characters to the terminal's clipboard.")
+
     def replace(self, text: str, start: int, end: int) -> None:
         """Paste over the selection; overrides Textual."""
         super().replace(without_controls(text), start, end)

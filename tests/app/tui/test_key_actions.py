@@ -98,3 +98,19 @@ async def test_a_user_keymap_moves_a_key(tmp_path: Path) -> None:
         assert app_.screen.view.prompt == 0  # type: ignore[attr-defined]
         await pilot.press("F")
         assert app_.screen.view.prompt == 1  # type: ignore[attr-defined]
+
+
+async def test_ctrl_c_copies_a_selection_and_else_says_what_it_does(tmp_path: Path) -> None:
+    app = workbench(SHORT.events(), tmp_path)
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        await settle(pilot, app)
+        for key in ("question_mark", "ctrl+p"):  # a page, and a dialog with a field
+            await pilot.press(key, "ctrl+c")
+            await pilot.pause()
+            assert app.notices[-1].text.startswith("Nothing is selected to copy.")
+            assert app.screen.is_modal
+            await pilot.press(*["escape"] * 2)
+        await pilot.press("ctrl+p", *"kl", "shift+home", "ctrl+c")
+        await pilot.pause()
+        assert "2 characters" in app.notices[-1].text
+        assert app.clipboard == "kl"
