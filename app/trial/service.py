@@ -5,7 +5,8 @@ Everything that happens before the first step is tried, except that no weights a
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from itertools import islice
 from typing import Any
@@ -25,6 +26,7 @@ from grpo_engine.rollouts.prompts import RenderedPrompt
 from grpo_engine.sandbox.report import describe, plain
 from grpo_engine.tasks.base import Example
 from grpo_engine.tasks.offers import first_rows, options_of
+from grpo_engine.tasks.rows import DataRow
 from grpo_tui.app.trial.client import MAY_FETCH, Reply
 from grpo_tui.app.trial.loaded import Loaded
 from grpo_tui.app.trial.scores import TrialRewards
@@ -54,7 +56,9 @@ class Trials:
             name: [as_text(option.default), option.help, bool in option.types]
             for name, option in options_of(task).items()
         }
-        rows = first_rows(task, ROWS)
+        rows: Sequence[DataRow] = ()
+        with suppress(Exception):  # of data or of a user's function; `examples` reports it
+            rows = first_rows(task, ROWS)
         names = dict.fromkeys(name for row in rows for name in row.columns)
         columns = {
             name: [str(plain(row.columns.get(name, "")))[:MAX_CELL] for row in rows]

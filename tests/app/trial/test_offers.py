@@ -22,6 +22,13 @@ def test_columns_come_with_three_rows_and_options_with_their_defaults(tmp_path: 
     }
 
 
+def test_a_function_that_fails_still_names_its_arguments(tmp_path: Path) -> None:
+    (tmp_path / "t.py").write_text("def rows(level=1):\n    return 1 / 0\n")
+    config = build({"task": {"name": f"{tmp_path / 't.py'}:rows"}}).model_dump(mode="json")
+    reply = Trials().offers(config)
+    assert (list(reply["options"]), reply["columns"]) == (["level"], {})
+
+
 def test_the_special_tokens_of_a_prompt_are_named() -> None:
     reply = Trials().examples(build({}).model_dump(mode="json"))
     example = reply["examples"][0]

@@ -50,6 +50,7 @@ LABEL = 12
 MARK = 3
 NAME_CELLS = 24
 VALUE_CELLS = 30
+BELOW = 8  # lines of a problem below its setting; help has all of a longer one
 ASIDE = 88  # width from which the list has the help of each setting
 OFF = "–"
 ONE_TASK = (
@@ -119,8 +120,9 @@ def task_warning(view: NewRunView) -> str:
     fields = view.form.fields
     if fields["model.path"].text != "starter" or view.form.task == "arithmetic":
         return ""
-    chat = "" if "chat" in fields[OPTIONS].text else " (own data: task.options.chat true)"
-    return ONE_TASK.format(chat)
+    chat = fields.get(f"{OPTIONS}.chat")
+    hint = " (own data: task.options.chat true)" if chat and not chat.text else ""
+    return ONE_TASK.format(hint)
 
 
 # -- the form -------------------------------------------------------------------------------
@@ -173,10 +175,10 @@ def setting_lines(view: NewRunView, field: FormField, width: int) -> list[Line]:
         help = "  " + field.info.help.replace("`", "")
         line.append((clip(help, left - VALUE_CELLS - 1), "label"))
     line = list_row(line, width, selected=selected)
-    warning = task_warning(view) if path == TASK and view.ready else ""
+    warning = task_warning(view) if path == TASK and view.ready and not view.errors else ""
     below = ("✗", error, "bad") if error else ("▲", warning, "warn")
     sign, text, colour = below
-    return [line, *(paragraph(text, width, 40, colour, (f"   {sign} ", colour)) if text else ())]
+    return [line, *(paragraph(text, width, BELOW, colour, (f"   {sign} ", colour)) if text else ())]
 
 
 def _value(view: NewRunView, field: FormField, width: int) -> Line:
@@ -234,7 +236,8 @@ def help_lines(view: NewRunView, width: int) -> list[Line]:
     if view.row.path == PRESET:
         entries = [(origin.kind, origin.summary)]
     error = view.errors.get(view.row.path, "")
-    lines = problem_lines(error, width) if error else []
+    is_long = len(paragraph(error, width - 5, BELOW + 1, "bad")) > BELOW
+    lines = problem_lines(error, width, 100) if is_long else []
     lines += paragraph(view.row.info.help.replace("`", ""), width, 3, "text")
     return lines + labelled(entries, LABEL, width, 6)
 

@@ -447,9 +447,10 @@ class NewRunView:
 
     @cached_property
     def row(self) -> FormField | None:
-        """The line under the cursor."""
-        rows = self.rows
-        return next((row for row in rows if row.path == self.cursor), rows[0] if rows else None)
+        """The line under the cursor; of an entry that is not listed, its mapping's."""
+        rows = {row.path: row for row in self.rows}
+        owner = rows.get(self.cursor.rpartition(".")[0])
+        return rows.get(self.cursor) or owner or next(iter(rows.values()), None)
 
     @property
     def config(self) -> RunConfig | None:

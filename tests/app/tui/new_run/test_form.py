@@ -1,5 +1,6 @@
 """The form: typed text becomes a config, and each error is shown at its field."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -173,7 +174,8 @@ def test_the_hint_to_a_setting_is_not_given_where_it_is_set() -> None:
         form = RunForm(preset("starter").config)
         for path, text in lines:
             form = form.type(path, text)
-        view = NewRunView(form=form, ready={"now": ""})
+        offers = {"options": {"chat": ["", "", True]}}
+        view = replace(NewRunView(form=form).with_offers(offers), ready={"now": ""})
         return "".join(text for text, _ in header_line(view, 200))
 
     own = ("task.name", "rows.jsonl")

@@ -1,6 +1,7 @@
 """Own data on New run: its columns, the options of a task, errors, and the prompts that result."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,9 @@ def test_the_options_of_a_task_are_lines_of_their_own_until_another_task_is_name
     other = typed(view, "task.name", "countdown")
     assert "task.options.level" not in other.form.fields
     assert not other.columns
+    after = replace(view, cursor="task.options.level", search=None)  # as after a search
+    assert after.row is not None
+    assert after.row.path == "task.options"
 
 
 # -- errors, and small screens -------------------------------------------------------------------
@@ -122,14 +126,10 @@ def test_the_options_of_a_task_are_lines_of_their_own_until_another_task_is_name
 def test_an_error_is_wrapped_and_not_cut_below_its_setting_whatever_the_width() -> None:
     error = "name 'lvl' is not defined (at /home/me/a/long/path/to/task.py:4: return lvl) " * 3
     for view in (own(), own().searched("")):
-        view = NewRunView(**{**vars_of(view), "ready": {"problems": [("task.columns", error)]}})
+        view = replace(view, ready={"problems": [("task.columns", error)]})
         for width in (56, 78, 117):
             text = plain_text([line for block in form_blocks(view, width) for line in block])
             assert "".join(error.split()) in "".join(text.split())
-
-
-def vars_of(view: NewRunView) -> dict[str, Any]:
-    return {name: getattr(view, name) for name in view.__dataclass_fields__}
 
 
 def test_at_80_by_24_the_less_important_settings_and_parts_of_help_are_cut_first() -> None:
@@ -139,7 +139,7 @@ def test_at_80_by_24_the_less_important_settings_and_parts_of_help_are_cut_first
     assert [path for path in order if path in shown] == order[:12]
     view = typed(own(), "steps", "5")
     view = typed(view.searched("steps"), "rollout.prompts", "0")
-    text = plain_text(help_lines(NewRunView(**{**vars_of(view), "cursor": "steps"}), 78)[:5])
+    text = plain_text(help_lines(replace(view, cursor="steps"), 78)[:5])
     labels = [line.split()[0] for line in text.splitlines()[1:]]
     assert labels == sorted(labels, key=HELP.index)
     assert labels[:2] == ["allowed", "was"]
