@@ -1,17 +1,42 @@
 """A token's numbers in words: why it is pushed or clipped, its share of the loss written out."""
 
+import math
 from pathlib import Path
 
 from grpo_engine.config.custom import Custom
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.events import UpdateTotals
-from grpo_tui.app.inspector.losses import TokenLoss
+from grpo_tui.app.inspector.losses import TokenLoss, loss_mask
 from grpo_tui.app.text.numbers import MINUS, short, signed
+from grpo_tui.experiments.values import RecordedTokens
 
 # Ratios this near to 1 count as 1: float32 log-probabilities are no more precise.
 ROUNDING = 1e-5
 UNBOUNDED = 1e6
 LEFT_OUT = "left out: forced by the think budget, or its answer was cut or its environment failed"
+
+
+def probability(logprob: float, digits: int = 3) -> str:
+    """exp of a log-probability, with more digits if it is near 1: `.034`, `.9987`."""
+    p = math.exp(min(0.0, logprob))
+    return f"{p:.4f}"[1:] if 0.99995 > p >= 0.0995 else short(p, digits)
+
+
+def loss_texts(
+    loss: TokenLoss, row: RecordedTokens, token: int, recipe: Recipe, *, max_length: int
+) -> dict[str, tuple[str, str]]:
+    """What the loss did with a token of an answer: labels and texts, which may be empty."""
+    ratios = [short(math.exp(new[token] - row.old[token]), 3) for new in row.passes]
+    share = arithmetic(
+        loss, recipe, row.updates[-1], length=sum(loss_mask(row)), max_length=max_length
+    )
+    first_pass = len(row.passes) == 1
+    return {
+        "passes": ("", "" if first_pass else f"new ÷ old in each pass: {', '.join(ratios)}"),
+        "why": ("why", explanation(loss, recipe, first_pass=first_pass)),
+        "gradient": ("gradient", gradient_sum(loss)),
+        "share": ("share", f"of the objective: {share}"),
+    }
 
 
 def explanation(token: TokenLoss, recipe: Recipe, *, first_pass: bool) -> str:

@@ -13,11 +13,14 @@ from grpo_engine.config.parse import build, merge
 from grpo_engine.config.recipes import recipe
 from grpo_engine.errors import CheckpointError, EngineError
 from grpo_tui.app.cli.run_config import assemble
+from grpo_tui.app.inspector.stored import (
+    load_group,
+    load_step,
+)
 from grpo_tui.app.jobs.start import resumed_job
 from grpo_tui.app.jobs.sweep import sweep_of
 from grpo_tui.app.tui.screens.rollouts.lab.state import Study
 from grpo_tui.app.tui.screens.rollouts.render import token_parts
-from grpo_tui.app.tui.screens.rollouts.state import load_group, load_step
 from grpo_tui.experiments.compare.runs import compare
 from grpo_tui.experiments.reader import StoreReader
 from tests.engine.runs import settings, write_world

@@ -16,6 +16,7 @@ from grpo_engine import events as ev
 from grpo_engine.consent import UntrustedError
 from grpo_tui.app.chat.client import pair_of
 from grpo_tui.app.cli.verb_table import VERBS
+from grpo_tui.app.inspector.stored import load_group, load_step, with_functions
 from grpo_tui.app.jobs.start import resumed_job, with_teacher
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.trust import TrustDialog
@@ -23,7 +24,6 @@ from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.new_run.screen import NewRunScreen
 from grpo_tui.app.tui.screens.new_run.state import clone_view
 from grpo_tui.app.tui.screens.rollouts.screen import RolloutsScreen
-from grpo_tui.app.tui.screens.rollouts.state import load_group, load_step, with_functions
 from grpo_tui.app.tui.screens.runs.screen import RunsScreen
 from grpo_tui.experiments.importing import import_store
 from grpo_tui.experiments.reader import StoreReader

@@ -10,10 +10,11 @@ from textual.message import Message
 from textual.pilot import Pilot
 
 from grpo_engine import events as ev
+from grpo_tui.app.inspector.stored import load_group, load_step
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.messages import RolloutOpened
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
-from grpo_tui.app.tui.screens.rollouts.state import RolloutsView, load_group, load_step
+from grpo_tui.app.tui.screens.rollouts.state import RolloutsView
 from grpo_tui.app.tui.widgets.panel import Panel, plain_text
 from grpo_tui.experiments.reader import StoreReader
 from tests.app import frames

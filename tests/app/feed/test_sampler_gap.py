@@ -10,7 +10,7 @@ import pytest
 from grpo_engine.config.mismatch import can_agree, is_quantized
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.events import AlertRaised, Event, ModelLoaded, NoteWritten, StepFinished
-from grpo_tui.app.tui.screens.rollouts.state import load_group, load_step, run_info
+from grpo_tui.app.inspector.stored import load_group, load_step, run_info
 from grpo_tui.experiments.reader import StoreReader
 from tests.engine.runs import events_of, settings
 from tests.experiments.made import recorded

@@ -21,7 +21,7 @@ from grpo_engine.events import PassFinished, RunFinished
 from grpo_engine.trainer import run
 from grpo_tui.app.inspector.explain import arithmetic
 from grpo_tui.app.inspector.losses import TokenLoss, loss_mask, token_losses
-from grpo_tui.app.tui.screens.rollouts.state import GroupDetail, load_group, load_step, run_info
+from grpo_tui.app.inspector.stored import GroupDetail, load_group, load_step, run_info
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import start_run
 from grpo_tui.experiments.recorded_events import events_of_step

@@ -13,12 +13,7 @@ from statistics import fmean
 
 from grpo_engine.events import Span
 from grpo_tui.app.inspector.dialogue import Message, messages
-from grpo_tui.app.inspector.explain import (
-    UNBOUNDED,
-    arithmetic,
-    explanation,
-    gradient_sum,
-)
+from grpo_tui.app.inspector.explain import UNBOUNDED, loss_texts, probability
 from grpo_tui.app.inspector.groups import (
     Order,
     TextChange,
@@ -31,12 +26,19 @@ from grpo_tui.app.inspector.groups import (
 )
 from grpo_tui.app.inspector.layout import EMPTY_SIGN, lay_out
 from grpo_tui.app.inspector.layout import Line as TokenLine
-from grpo_tui.app.inspector.losses import TokenLoss, loss_mask
+from grpo_tui.app.inspector.losses import TokenLoss
 from grpo_tui.app.inspector.measures import (
     HEAT_NAMES,
     MEASURES,
     HeatMode,
     Values,
+)
+from grpo_tui.app.inspector.stored import (
+    THINK_END,
+    GroupDetail,
+    RolloutTokens,
+    RunInfo,
+    shades_of,
 )
 from grpo_tui.app.text.numbers import BARS, clamped, narrow, short, signed, sparkline
 from grpo_tui.app.text.prompt_text import last_question, question
@@ -44,14 +46,9 @@ from grpo_tui.app.text.safe_text import cell_len, clip, excerpt, pad, safe, wrap
 from grpo_tui.app.text.words import count_of
 from grpo_tui.app.tui.looks.colours import push_colour
 from grpo_tui.app.tui.screens.rollouts.state import (
-    THINK_END,
-    GroupDetail,
     RolloutsView,
-    RolloutTokens,
-    RunInfo,
     Search,
     changes,
-    shades_of,
 )
 from grpo_tui.app.tui.screens.watch.render import arrow, lane_lines, with_edge
 from grpo_tui.app.tui.widgets.charts.stack import GAP, side_by_side
@@ -570,17 +567,7 @@ def token_parts(
     }
     if completion.losses:
         loss = completion.losses[token]
-        ratios = [short(math.exp(new[token] - row.old[token]), 3) for new in row.passes]
-        share = arithmetic(
-            loss, recipe, row.updates[-1], length=sum(loss_mask(row)), max_length=run.max_length
-        )
-        first_pass = len(row.passes) == 1
-        texts = {
-            "passes": ("", "" if first_pass else f"new ÷ old in each pass: {', '.join(ratios)}"),
-            "why": ("why", explanation(loss, recipe, first_pass=first_pass)),
-            "gradient": ("gradient", gradient_sum(loss)),
-            "share": ("share", f"of the objective: {share}"),
-        }
+        texts = loss_texts(loss, row, token, recipe, max_length=run.max_length)
         parts["ratio"] = [_ratio_line(loss)]
         parts |= {name: labelled([text], LABEL, width, 3) for name, text in texts.items()}
     return parts
@@ -605,7 +592,7 @@ def table_lines(view: RolloutsView, width: int, height: int) -> list[Line]:
     completion, row = view.completion, view.completion.row if view.completion else None
     if completion is None or row is None or not row.ids or height < LEAST_TABLE:
         return []
-    stages, tokens = _stages(completion), completion.tokens
+    stages, tokens = completion.stages, completion.tokens
     losses = ("ratio", "KL", "gradient") if completion.losses else ()
     names = [*stages, *losses]
     space = max(6, width - 7 - COLUMN * len(names))
@@ -631,7 +618,7 @@ def table_lines(view: RolloutsView, width: int, height: int) -> list[Line]:
 
 def probability_line(completion: RolloutTokens, token: int, width: int) -> Line:
     """The token's probability from the reference to the step's end, with the digits that fit."""
-    stages = _stages(completion)
+    stages = completion.stages
     known = {name: values[token] for name, values in stages.items() if token < len(values)}
     digits = 3 if LABEL + 12 * len(known) <= width else 2
     line = [(f"{'prob.':<{LABEL}}", "label")]
@@ -639,27 +626,6 @@ def probability_line(completion: RolloutTokens, token: int, width: int) -> Line:
         gap = "" if len(line) == 1 else "  "
         line += [(f"{gap}{name} ", "label"), (probability(value, digits), "headline")]
     return line
-
-
-def _stages(completion: RolloutTokens) -> dict[str, Sequence[float]]:
-    """The log-probabilities that are known, from the reference to the step's end."""
-    row = completion.row
-    assert row is not None
-    stages: dict[str, Sequence[float]] = {
-        "ref": row.reference,
-        "teacher": row.teacher,
-        "sampled": () if row.old else row.sampler,
-        "old": row.old,
-        "new": row.passes[-1] if row.passes else (),
-        "after": row.after,
-    }
-    return {name: values for name, values in stages.items() if values}
-
-
-def probability(logprob: float, digits: int = 3) -> str:
-    """exp of a log-probability, with more digits if it is near 1: `.034`, `.9987`."""
-    p = math.exp(min(0.0, logprob))
-    return f"{p:.4f}"[1:] if 0.99995 > p >= 0.0995 else short(p, digits)
 
 
 def _ratio_line(loss: TokenLoss) -> Line:

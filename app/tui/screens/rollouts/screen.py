@@ -25,6 +25,16 @@ from grpo_tui.app.inspector.measures import (
     Measure,
     next_highlight,
 )
+from grpo_tui.app.inspector.stored import (
+    ORIGINS,
+    UNFINISHED,
+    GroupList,
+    RolloutTokens,
+    load_group,
+    load_step,
+    nearest_step,
+    with_functions,
+)
 from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui.dialogs.choices import Choice
@@ -34,21 +44,13 @@ from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from grpo_tui.app.tui.screens.rollouts import render
 from grpo_tui.app.tui.screens.rollouts.state import (
     NO_GROUPS,
-    ORIGINS,
-    UNFINISHED,
     Against,
-    GroupList,
     RolloutsView,
-    RolloutTokens,
     Search,
-    load_group,
     load_highlights,
     load_hits,
     load_prompts,
-    load_step,
-    nearest_step,
     search,
-    with_functions,
 )
 from grpo_tui.app.tui.store.reader import reporting
 from grpo_tui.app.tui.widgets.charts.stack import GAP

@@ -13,6 +13,7 @@ from grpo_engine import events as ev
 from grpo_engine.config.parse import build
 from grpo_engine.config.recipes import recipe
 from grpo_tui.app.inspector.lab import VARIED, LossEffect, together
+from grpo_tui.app.inspector.stored import load_step, run_info
 from grpo_tui.app.text.numbers import short
 from grpo_tui.app.tui.screens.new_run.screen import NewRunScreen
 from grpo_tui.app.tui.screens.rollouts.lab.render import (
@@ -23,7 +24,6 @@ from grpo_tui.app.tui.screens.rollouts.lab.render import (
 from grpo_tui.app.tui.screens.rollouts.lab.screen import EffectPanel, LabScreen
 from grpo_tui.app.tui.screens.rollouts.lab.state import LabView, read_step, spread
 from grpo_tui.app.tui.screens.rollouts.screen import RolloutsScreen
-from grpo_tui.app.tui.screens.rollouts.state import load_step, run_info
 from grpo_tui.app.tui.widgets.panel import cells, plain_text
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import start_run

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from grpo_engine import events as ev
-from grpo_tui.app.tui.screens.rollouts.state import LONG_THINKING, RolloutTokens
+from grpo_tui.app.inspector.stored import LONG_THINKING, RolloutTokens
 from tests.app.compared import workbench
 from tests.app.frames import SIZES
 from tests.app.inspector.kit import rollout

@@ -16,12 +16,18 @@ from textual.keys import _character_to_key
 
 from grpo_engine import events as ev
 from grpo_tui.app.feed.snapshot import Snapshot
+from grpo_tui.app.inspector.explain import probability
 from grpo_tui.app.inspector.groups import measure_of
+from grpo_tui.app.inspector.stored import (
+    GroupList,
+    load_group,
+    load_step,
+    split,
+)
 from grpo_tui.app.text.numbers import short
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.messages import RolloutOpened, RunOpened
 from grpo_tui.app.tui.screens.rollouts.lab.screen import LabScreen
-from grpo_tui.app.tui.screens.rollouts.render import probability
 from grpo_tui.app.tui.screens.rollouts.screen import (
     CompletionPanel,
     GroupsPanel,
@@ -29,12 +35,8 @@ from grpo_tui.app.tui.screens.rollouts.screen import (
     RolloutsScreen,
 )
 from grpo_tui.app.tui.screens.rollouts.state import (
-    GroupList,
     Search,
-    load_group,
-    load_step,
     search,
-    split,
 )
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import RecordedTokens

@@ -10,18 +10,18 @@ import pytest
 from grpo_engine import events as ev
 from grpo_engine.config.parse import build
 from grpo_tui.app.feed.stored import StoreFeed
-from grpo_tui.app.tui.app import Workbench
-from grpo_tui.app.tui.screens.rollouts.render import (
-    _ratio_line,
-    history_line,
-    reward_lines,
-)
-from grpo_tui.app.tui.screens.rollouts.state import (
+from grpo_tui.app.inspector.stored import (
     UNFINISHED,
     load_group,
     load_step,
     run_info,
     without_losses,
+)
+from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.screens.rollouts.render import (
+    _ratio_line,
+    history_line,
+    reward_lines,
 )
 from grpo_tui.app.tui.widgets.panel import Line, cells
 from grpo_tui.experiments.reader import StoreReader

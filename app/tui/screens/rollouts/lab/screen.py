@@ -14,6 +14,9 @@ from grpo_engine.config.recipes import SETTINGS, Recipe
 from grpo_engine.errors import EngineError
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.inspector.lab import VARIED, with_next, with_setting, with_typed
+from grpo_tui.app.inspector.stored import (
+    GroupList,
+)
 from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.text.recipe_cards import card_of
 from grpo_tui.app.tui.dialogs.ask import ask_text
@@ -29,7 +32,6 @@ from grpo_tui.app.tui.screens.rollouts.lab.state import (
     Study,
     spread,
 )
-from grpo_tui.app.tui.screens.rollouts.state import GroupList
 from grpo_tui.app.tui.store.reader import reporting
 from grpo_tui.app.tui.widgets.key_bar import KeyBar
 from grpo_tui.app.tui.widgets.panel import Line, Panel, paragraph

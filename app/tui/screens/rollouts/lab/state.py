@@ -23,12 +23,12 @@ from grpo_tui.app.inspector.lab import (
     step_numbers,
     together,
 )
-from grpo_tui.app.text.numbers import clamped
-from grpo_tui.app.tui.screens.rollouts.state import (
+from grpo_tui.app.inspector.stored import (
     GroupList,
     load_tokens,
     split,
 )
+from grpo_tui.app.text.numbers import clamped
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import RecordedTokens
 
