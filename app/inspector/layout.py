@@ -1,12 +1,13 @@
 """An answer's tokens in lines of cells, so that each cell knows its token."""
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from rich.cells import chop_cells
 
-from grpo_tui.app.text.safe_text import NEWLINE_SIGN, cell_len, safe
+from grpo_tui.app.text.safe_text import NEWLINE_SIGN, TAG, cell_len, safe
 
 EMPTY_SIGN = "▪"  # Watch ends a text with the same sign.
 
@@ -26,11 +27,19 @@ Line = tuple[Piece, ...]
 def lay_out(tokens: Sequence[str], width: int, first: int = 0) -> tuple[Line, ...]:
     """Fill lines of `width` cells; a newline in a token shows as a sign, which ends the line.
 
-    `first` is the index of the first token.
+    `first` is the index of the first token. A tag of several tokens is not divided if it fits.
     """
     lines: list[list[Piece]] = [[]]
-    left = width
+    left, start = width, 0
+    tags = deque(TAG.finditer("".join(tokens)))
     for index, text in enumerate(tokens, first):
+        needed = 0
+        while tags and tags[0].start() < start + len(text):
+            needed = tags.popleft().end() - start
+        if lines[-1] and left < needed <= width and "\n" not in text:
+            lines.append([])
+            left = width
+        start += len(text)
         for part, cells, breaks in _parts(text, width):
             if cells > left:
                 lines.append([])

@@ -22,6 +22,7 @@ NEWLINE_SIGN = "⏎"
 MAX_MARKS = 2  # combining marks of a character
 # A line breaks at these; `p = .010` and `.1 GB` stay whole.
 SPACE = re.compile(r"(?<![=<]) (?![=<]|[GM]B\b)")
+TAG = re.compile(r"</?\w{1,24}>")  # such as <answer>, which no line end divides
 
 _TAB = "    "
 _SUSPECT = re.compile(
@@ -232,12 +233,19 @@ def wrap(text: str, width: int, max_lines: int, *, keep_end: bool = False) -> li
     return cut
 
 
+def _before_tag(text: str, end: int) -> int:
+    """Where the tag begins that a break at `end` would divide, such as `</answer>`; else `end`."""
+    start = text.rfind("<", 1, end)
+    tag = TAG.match(text, start) if start > 0 else None
+    return start if tag and tag.end() > end else end
+
+
 def _break(text: str, width: int) -> list[str]:
     lines = []
     while (end := _fitting(text, width)) < len(text):
         end = max(1, end)
         spaces = (space.start() for space in SPACE.finditer(text, width // 2 + 1, end + 4))
-        end = max((space for space in spaces if space <= end), default=end)
+        end = max((space for space in spaces if space <= end), default=_before_tag(text, end))
         lines.append(text[:end])
         text = text[end:].removeprefix(" ")
     lines.append(text)

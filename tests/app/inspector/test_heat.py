@@ -17,7 +17,7 @@ from grpo_tui.app.inspector.measures import (
     shades,
     values_of,
 )
-from grpo_tui.app.text.safe_text import cell_len, safe
+from grpo_tui.app.text.safe_text import cell_len, safe, wrap
 from grpo_tui.experiments.values import RecordedTokens
 from tests.app.inspector.kit import term
 
@@ -58,6 +58,32 @@ def test_no_line_is_wider_than_its_room_and_every_token_has_a_place(
     for line in lines:
         assert sum(cell_len(piece.text) for piece in line) <= width
     assert {piece.token for line in lines for piece in line} == set(range(len(tokens)))
+
+
+@pytest.mark.parametrize("width", range(10, 40))
+def test_no_line_ends_inside_a_tag(width: int) -> None:
+    tokens = [
+        "so",
+        " it",
+        " is",
+        " 4",
+        "2</",
+        "think",
+        ">",
+        "<",
+        "answer",
+        ">",
+        "42",
+        "</",
+        "answer",
+        ">",
+    ]
+    lines = ["".join(piece.text for piece in line) for line in lay_out(tokens, width)]
+    assert "".join(lines) == "".join(tokens)
+    text = wrap("so it is</think><answer>17+25=42</answer>", width, 9)
+    assert "".join(text).replace(" ", "") == "soitis</think><answer>17+25=42</answer>"
+    for line in (*lines, *text):
+        assert line.count("<") == line.count(">")
 
 
 def test_a_push_is_the_slope_with_the_kl_terms_share() -> None:

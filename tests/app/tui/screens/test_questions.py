@@ -113,13 +113,13 @@ def says_that_the_format_is_hacked(_reader: StoreReader, _run: int, text: str) -
     assert f"{HACKED} Weigh accuracy more." in text
 
 
-def clipped(row: RecordedTokens) -> Iterator[tuple[int, str]]:
+def clipped(row: RecordedTokens, lowest: float = 0.8) -> Iterator[tuple[int, str]]:
     """The clipped tokens of an answer and their sides, by the bounds .8 and 1.2."""
     for token, (new, old) in enumerate(zip(row.passes[-1], row.old, strict=True)):
         advantage, ratio = row.advantages[0], math.exp(new - old)
         if advantage > 0 and ratio > 1.2:
             yield token, "high"
-        if advantage < 0 and ratio < 0.8:
+        if advantage < 0 and ratio < lowest:
             yield token, "low"
 
 
@@ -228,6 +228,84 @@ def says_what_another_beta_would_have_changed(_reader: StoreReader, _run: int, t
     assert would == pytest.approx(2.5 * was, rel=0.02)  # the term is beta · KL: .1 ÷ .04
 
 
+def shows(text: str, group: GroupView, rollout: int | None = None) -> None:
+    """The prompt and the answer under the cursor."""
+    assert f"{group.index + 1}▸" in text
+    assert f"prompt {group.index + 1} " in text
+    if rollout is not None:
+        assert f"answer {'abcd'[rollout]} by token" in text
+
+
+def says_which_prompt_failed_most_in_the_step(reader: StoreReader, run: int, text: str) -> None:
+    lowest = min(last_groups(reader, run), key=lambda group: group.reward_mean or 0.0)
+    worst = min(lowest.rollouts, key=lambda rollout: rollout.reward or 0.0)
+    shows(text, lowest, worst.index)
+    assert re.search(rf"{lowest.index + 1}▸.* {re.escape(short(lowest.reward_mean))} ", text)
+
+
+def says_which_prompt_failed_most_over_the_run(reader: StoreReader, run: int, text: str) -> None:
+    means: dict[str, list[float]] = {}
+    for step in reader.group_steps(run, "train"):
+        for group in reader.groups(run, step=step, origin="train"):
+            means.setdefault(group.prompt_text, []).append(group.reward_mean or 0.0)
+    lowest = min(map(fmean, means.values()))
+    rows = re.findall(r"│ *([.\d]+) +(\d+) +\d+  (.*?) *│", text)
+    assert rows[0][0] == short(lowest)
+    prompts = [prompt for prompt, values in means.items() if fmean(values) == lowest]
+    assert any(prompt.startswith(rows[0][2].rstrip("…")) for prompt in prompts)
+    assert len(means[prompts[0]]) == int(rows[0][1])
+
+
+def shows_the_best_answer_of_the_step(reader: StoreReader, run: int, text: str) -> None:
+    groups = last_groups(reader, run)
+    rollouts = [(r.reward or 0.0, group, r.index) for group in groups for r in group.rollouts]
+    reward, group, index = max(rollouts, key=lambda item: item[0])
+    shows(text, group, index)
+    assert re.search(rf"reward +{re.escape(short(reward))}\D", text)
+
+
+def says_why_a_token_is_not_pushed(_reader: StoreReader, _run: int, text: str) -> None:
+    assert re.search(r"why +(better|worse) answer, already (beyond|below) [.\d]+: clipped,", text)
+
+
+def says_what_changed_from_first_to_newest(reader: StoreReader, run: int, text: str) -> None:
+    steps = reader.group_steps(run, "pinned")
+    first, newest = (reader.groups(run, step=steps[at], origin="pinned")[0] for at in (0, -1))
+    means = f"mean reward {short(first.reward_mean)} → {short(newest.reward_mean)}"
+    assert f"step {steps[0]} → {steps[-1]}   {means}" in text
+    rewards = f"reward {short(first.rollouts[0].reward)} → {short(newest.rollouts[0].reward)}"
+    assert f"a  {rewards}" in text
+
+
+def counts_the_answers_with_a_text(reader: StoreReader, run: int, text: str) -> None:
+    counts = {
+        origin: sum(
+            "start" in f"{group.prompt_text}\n{rollout.text}"
+            for step in reader.group_steps(run, origin)
+            for group in reader.groups(run, step=step, origin=origin)
+            for rollout in group.rollouts
+        )
+        for origin in ("train", "pinned")
+    }
+    assert f"training {counts['train']}  pinned {counts['pinned']}" in text
+    assert f" 1 of {sum(counts.values())} " in text
+
+
+def says_what_another_clip_range_would_have_clipped(
+    reader: StoreReader, run: int, text: str
+) -> None:
+    counts, tokens = [0, 0], 0
+    for step in reader.group_steps(run, "train"):
+        for group in reader.groups(run, step=step, origin="train"):
+            stored = reader.tokens(run, group.key)
+            for row in stored.rows if stored else ():
+                tokens += len(row.old)
+                for at, lowest in enumerate((0.8, 0.7)):
+                    counts[at] += len(list(clipped(row, lowest)))
+    for name, count in zip(("the run", "clip_low 0.3"), counts, strict=True):
+        assert re.search(rf"[○●] {name} +{re.escape(share(count / tokens))} ", text)
+
+
 # -- the ways ------------------------------------------------------------------------------------
 
 TYPED = "type "  # a text that is typed counts as one key
@@ -258,11 +336,26 @@ QUESTIONS: tuple[tuple[str, Way, tuple[Answer, ...]], ...] = (
 )  # fmt: skip
 
 
-async def seen_on(on: Walk, run: str, keys: Way) -> str:
+ON_ANSWERS: tuple[tuple[str, Way, Answer], ...] = (
+    ("which prompt fails most in this step, and its worst answer", ("4", "s", "w"),
+     says_which_prompt_failed_most_in_the_step),
+    ("which prompt fails most over the run", ("4", "s", "o"),
+     says_which_prompt_failed_most_over_the_run),
+    ("the best answer of the step", ("4", "s", "r"), shows_the_best_answer_of_the_step),
+    ("why was this token not pushed", ("4", "f"), says_why_a_token_is_not_pushed),
+    ("what changed for this prompt from first to last", ("4", "t", "d", "d"),
+     says_what_changed_from_first_to_newest),
+    ("all answers with a text", ("4", "/", "type start"), counts_the_answers_with_a_text),
+    ("what would another clip range have done", ("4", "v", "j", "l"),
+     says_what_another_clip_range_would_have_clipped),
+)  # fmt: skip
+
+
+async def seen_on(on: Walk, run: str, keys: Way, words: tuple[str, ...] = ()) -> str:
     """Open a run on Watch and press keys; return the text of Watch and of the last screen."""
     on.app.post_message(RunOpened(run))
-    begun = "run completed" if run == ENDED else f"step {STEPS + 1}/"
-    await on.until(lambda: begun in on.text and "accuracy" in on.text)
+    words = words or ("run completed" if run == ENDED else f"step {STEPS + 1}/", "accuracy")
+    await on.until(lambda: all(word in on.text for word in words))
     watch = on.text
     for key in keys:
         typed = key.removeprefix(TYPED)
@@ -292,3 +385,22 @@ async def test_a_question_is_answered_within_five_keys(
         raise
     finally:
         reader.close()
+
+
+@pytest.mark.parametrize("size", [(120, 40), (80, 24)])
+@pytest.mark.parametrize(
+    ("question", "keys", "answered"), ON_ANSWERS, ids=[question for question, _, _ in ON_ANSWERS]
+)
+async def test_a_question_about_answers_is_answered_within_five_keys_at_every_size(
+    question: str, keys: Way, answered: Answer, size: tuple[int, int], store: Path
+) -> None:
+    assert len(keys) <= MOST_KEYS
+    async with walk(Workbench(store, preferences=Preferences()), size) as on:
+        shown = (f"✓ {ENDED}", "step 8/8")
+        text = (await seen_on(on, ENDED, keys, shown)).rpartition("1 Runs")[2]
+    with StoreReader(store) as reader:
+        try:
+            answered(reader, reader.resolve(ENDED).key, text)
+        except AssertionError as error:
+            error.add_note(f"{question}, on\n{text}")
+            raise
