@@ -18,18 +18,20 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from docs.screens import SEVERAL
+from grpo_engine.alerts.change import SPAN
 from grpo_engine.alerts.rules import RULES, RunLimits
 from grpo_engine.alerts.state import Alerts
 from grpo_engine.config.parse import build, merge
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.events import (
+    AlertEnded,
     AlertRaised,
     EvaluationFinished,
     Event,
@@ -39,7 +41,9 @@ from grpo_engine.events import (
     total_reward,
 )
 from grpo_engine.presets import preset
+from grpo_engine.run_health import Judge, RunFacts, Word, change_over, health, trio
 from grpo_tui.app.feed import demo
+from grpo_tui.experiments.db.configs import flat
 from grpo_tui.experiments.reader import StoreReader
 
 ROOT = Path(__file__).parents[1]
@@ -365,13 +369,14 @@ PROCESSORS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """A recorded run with the first step of every alert that it raises."""
+    """A recorded run with the first step of every alert that it raises, and its health."""
 
     case: str
     seed: int
     wrong: str
     rules: tuple[str, ...]
     fired: Mapping[str, int]
+    health: str
     accuracy: tuple[float, float]
     origin: str = ""
 
@@ -410,8 +415,11 @@ def replay(
     change: Callable[[Metrics], Metrics] | None = None,
     *,
     between: bool = True,
-) -> dict[str, int]:
-    """Return the first step of every alert; without `between`, only the ends are evaluated."""
+) -> tuple[dict[str, int], str]:
+    """Return the first step of every alert, and the health at the end.
+
+    Without `between`, only the ends are evaluated.
+    """
     config = RunConfig.model_validate(head["config"])
     sampled = sampled_rewards(config, lines)
     events = [
@@ -419,7 +427,7 @@ def replay(
         for line in lines
         if line["event"] != "Group" and (between or line.get("moment") != "during")
     ]
-    return first_steps(config, (changed(event, change, sampled) for event in events))
+    return judged(config, [changed(event, change, sampled) for event in events])
 
 
 def sampled_rewards(config: RunConfig, lines: Sequence[Tree]) -> dict[int, Metrics]:
@@ -478,21 +486,31 @@ def judge_all(folder: Path, *, between: bool) -> list[Judged]:
             ]
             ends = (tried[0], tried[-1]) if tried else (math.nan, math.nan)
             origin = f"revision {head['revision']} with mlx {head['versions']['mlx']}"
+            fired, word = replay(head, lines, between=between)
             one = Judged(
                 case=case.name,
                 seed=seed,
                 wrong=case.wrong,
                 rules=case.rules,
                 accuracy=ends,
-                fired=replay(head, lines, between=between),
+                fired=fired,
+                health=word,
                 origin=origin,
             )
             found.append(one)
             if case is HEALTHY[0] and seed < 2:
                 for name, (wrong, rules, change) in SIMULATED.items():
-                    fired = replay(head, lines, change, between=between)
-                    wrong = f"simulated: {wrong}"
-                    found.append(replace(one, case=name, wrong=wrong, rules=rules, fired=fired))
+                    fired, word = replay(head, lines, change, between=between)
+                    found.append(
+                        replace(
+                            one,
+                            case=name,
+                            wrong=f"simulated: {wrong}",
+                            rules=rules,
+                            fired=fired,
+                            health=word,
+                        )
+                    )
     return found
 
 
@@ -531,27 +549,67 @@ def recordings(*, between: bool) -> Iterator[Judged]:
                     if isinstance(event, EvaluationFinished) and event.mode == "sampled"
                 ]
                 config = RunConfig.model_validate(r.run(run.key).config)
+                fired, word = judged(config, events)
                 yield Judged(
                     case=f"recorded, beta {config.algorithm.resolved().beta:g}",
                     seed=config.seed,
                     wrong="",
                     rules=(),
-                    fired=first_steps(config, events),
+                    fired=fired,
+                    health=word,
                     accuracy=(tried[0], tried[-1]),
                 )
 
 
-def first_steps(config: RunConfig, events: Iterable[Event]) -> dict[str, int]:
-    """Return the first step of every alert of a run, those that the engine raised included."""
+def judged(config: RunConfig, events: Sequence[Event]) -> tuple[dict[str, int], str]:
+    """Return the first step of every alert of a run, the engine's included, and its health."""
     alerts = Alerts(limits_of(config))
     fired: dict[str, int] = {}
+    recent: dict[str, tuple[int, str]] = {}  # the last step and the explanation by rule
     for event in events:
         found = list(alerts.observe(event))
         if isinstance(event, AlertRaised) and is_kept(event, alerts):
             found = [event]
         for alert in found:
-            fired.setdefault(alert.rule, alert.step)
-    return fired
+            if isinstance(alert, AlertEnded):
+                last, text = recent[alert.rule]
+                recent[alert.rule] = max(last, alert.step - 1), text
+            else:
+                fired.setdefault(alert.rule, alert.step)
+                recent[alert.rule] = alert.step, alert.explanation
+    return fired, health(facts(config, events, recent)).word
+
+
+def facts(
+    config: RunConfig, events: Sequence[Event], alerts: Mapping[str, tuple[int, str]]
+) -> RunFacts:
+    """Return what the verdict on a run is made from, as a store has it at the run's end."""
+    steps = [event for event in events if isinstance(event, StepFinished)]
+    tried = [
+        event
+        for event in events
+        if isinstance(event, EvaluationFinished) and event.mode == "sampled"
+    ]
+    names = [*steps[0].metrics, *(name for event in tried[:1] for name in event.metrics)]
+    judge = Judge.of(flat(config.model_dump(mode="json")), names)
+    values = [event.metrics.get(f"rewards/{judge.function}/mean") for event in steps]
+    points = [(event.step, event.metrics["eval/accuracy"]) for event in tried]
+    held_out = (
+        trio(points[0], max(points, key=lambda point: point[1]), points[-1], PROBLEMS)
+        if points
+        else ()
+    )
+    last = steps[-1].step
+    failures = [event.message for event in events if isinstance(event, RunFailed)]
+    return RunFacts(
+        step=last,
+        active=False,
+        error=failures[-1] if failures else "",
+        alerts={rule: text for rule, (step, text) in alerts.items() if step >= last - SPAN},
+        held_out=held_out,
+        judge=judge,
+        training=change_over([value for value in values if value is not None]),
+    )
 
 
 def is_kept(alert: AlertRaised, alerts: Alerts) -> bool:
@@ -565,8 +623,20 @@ def tables(between: Sequence[Judged], ends: Sequence[Judged]) -> str:
     """Return the tables as Markdown: by rule, by broken case, by healthy recipe."""
     origins = sorted({run.origin for run in between if run.origin})
     said = f"Recorded at {', '.join(origins)}."
-    parts = (by_rule(between, ends), by_case(between), by_recipe(between, ends))
+    parts = (by_health(between), by_rule(between, ends), by_case(between), by_recipe(between, ends))
     return "\n\n".join([said, *("\n".join(part) for part in parts)])
+
+
+def by_health(runs: Sequence[Judged]) -> Iterator[str]:
+    """Tabulate how many healthy and broken runs get each verdict."""
+    yield "| verdict | healthy runs | broken runs |"
+    yield "| --- | --- | --- |"
+    for word in get_args(Word):
+        counts = [
+            sum(run.health == word and bool(run.wrong) == broken for run in runs)
+            for broken in (False, True)
+        ]
+        yield f"| {word} | {counts[0]} | {counts[1]} |"
 
 
 def by_rule(between: Sequence[Judged], ends: Sequence[Judged]) -> Iterator[str]:
@@ -601,8 +671,11 @@ def share(rule: str, runs: Sequence[Judged], *, in_sight: bool | None = None) ->
 
 def by_case(runs: Sequence[Judged]) -> Iterator[str]:
     """Tabulate what each broken run raised, and when."""
-    yield "| broken run | seed | what is wrong | right, held out | noticed by (step) | others |"
-    yield "| --- | --- | --- | --- | --- | --- |"
+    yield (
+        "| broken run | seed | what is wrong | right, held out | verdict | noticed by (step) "
+        "| others |"
+    )
+    yield "| --- | --- | --- | --- | --- | --- | --- |"
     for run in runs:
         if run.wrong:
             known = [f"`{rule}` ({run.fired[rule]})" for rule in run.rules if rule in run.fired]
@@ -610,22 +683,28 @@ def by_case(runs: Sequence[Judged]) -> Iterator[str]:
                 f"`{rule}` ({step})" for rule, step in run.fired.items() if rule not in run.rules
             ]
             yield (
-                f"| {run.case} | {run.seed} | {run.wrong} | {percent(run)} "
+                f"| {run.case} | {run.seed} | {run.wrong} | {percent(run)} | {run.health} "
                 f"| {', '.join(known) or '**missed**'} | {', '.join(also)} |"
             )
 
 
 def by_recipe(between: Sequence[Judged], ends: Sequence[Judged]) -> Iterator[str]:
     """Tabulate the healthy runs and whatever they raised."""
-    yield "| healthy run | seed | right, held out | raised | raised, evaluated at the ends only |"
-    yield "| --- | --- | --- | --- | --- |"
+    yield (
+        "| healthy run | seed | right, held out | verdict | raised "
+        "| raised, evaluated at the ends only |"
+    )
+    yield "| --- | --- | --- | --- | --- | --- |"
     for run, quiet in zip(between, ends, strict=True):
         if not run.wrong:
             alarms = (
                 ", ".join(f"`{rule}` ({step})" for rule, step in one.fired.items())
                 for one in (run, quiet)
             )
-            yield f"| {run.case} | {run.seed} | {percent(run)} | {' | '.join(alarms)} |"
+            yield (
+                f"| {run.case} | {run.seed} | {percent(run)} | {run.health} "
+                f"| {' | '.join(alarms)} |"
+            )
 
 
 def percent(run: Judged) -> str:

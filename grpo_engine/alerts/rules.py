@@ -8,6 +8,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise, permutations
 
+from grpo_engine.alerts.change import (
+    LIKELY,
+    SPAN,
+    SURE,
+    TINY,
+    Evaluation,
+    MetricChange,
+    change_of,
+    mean,
+    variance,
+)
 from grpo_engine.config.mismatch import ROUNDING, Gap
 from grpo_engine.config.settings import AlertsConfig
 from grpo_engine.events import Severity
@@ -15,9 +26,6 @@ from grpo_engine.frozen import frozen
 
 MOSTLY_RIGHT = 0.8  # above this accuracy, only the format is left to learn
 SOLVED = 0.95  # above this accuracy, nothing is
-SURE, LIKELY = 4.0, 2.0  # standard errors that a change must exceed
-TINY = 1e-6  # a change that rounding explains
-SPAN = 10  # steps that are averaged
 # How many of the last steps are compared with a threshold, by its setting: KL by their median.
 COMPARED = {"kl": 5, "clip": 5, "cut": 3}
 MEAN_GAP, MAX_GAP = (f"sampling/sampling_logp_difference/{name}" for name in ("mean", "max"))
@@ -38,48 +46,6 @@ MASKED = 0.25  # share of tokens that the correction may mask
 SWAPPED = 0.05  # GB of swap in a step that are more than other programs' coming and going
 SHORT = 2.0  # `memory/pressure` that macOS calls a warning
 BUSIER = 0.5  # processors that other programs use beside those they used before
-
-
-@frozen
-class MetricChange:
-    """How a number changed between two samples of it, and the standard error of the difference."""
-
-    before: float
-    after: float
-    error: float
-
-    @property
-    def size(self) -> float:
-        return self.after - self.before
-
-    def rose(self, errors: float = SURE) -> bool:
-        return self.size > max(errors * self.error, TINY)
-
-    def fell(self, errors: float = SURE) -> bool:
-        return -self.size > max(errors * self.error, TINY)
-
-    def __str__(self) -> str:
-        return f"from {self.before:.3g} to {self.after:.3g}"
-
-
-@frozen
-class Evaluation:
-    """Accuracy on held-out problems: share of right answers among `answers`."""
-
-    step: int
-    accuracy: float
-    answers: int
-
-    def change(self, later: "Evaluation") -> MetricChange:
-        """The change to a later evaluation; the problems are taken as different ones."""
-        error = math.sqrt(self._variance + later._variance)
-        return MetricChange(before=self.accuracy, after=later.accuracy, error=error)
-
-    @property
-    def _variance(self) -> float:
-        # one more right and one more wrong answer, so that 0 of 10 is not certain
-        share = (self.accuracy * self.answers + 1) / (self.answers + 2)
-        return share * (1 - share) / self.answers
 
 
 @frozen
@@ -180,8 +146,8 @@ class MonitoredRun(RunLimits):
         first, late = self.first(key), self.last(key, SPAN)
         if not first or not late or self.is_early:
             return None
-        spread = max(_variance(first), _variance(late)) * (1 / EARLY + 1 / SPAN)
-        return MetricChange(before=_mean(first[:EARLY]), after=_mean(late), error=math.sqrt(spread))
+        spread = max(variance(first), variance(late)) * (1 / EARLY + 1 / SPAN)
+        return MetricChange(before=mean(first[:EARLY]), after=mean(late), error=math.sqrt(spread))
 
     @property
     def is_early(self) -> bool:
@@ -210,7 +176,7 @@ class MonitoredRun(RunLimits):
     def solves(self) -> bool:
         """Whether most answers are right, and more than at the start where that can be told."""
         right = self.last(mean_of(self.accuracy), 5) if self.accuracy else []
-        return _mean(right) > 0.5 and (self.learns or self.is_early)
+        return mean(right) > 0.5 and (self.learns or self.is_early)
 
     @property
     def no_gain(self) -> str:
@@ -240,31 +206,15 @@ def mean_of(function: str) -> str:
     return f"rewards/{function}/mean"
 
 
-def _mean(values: Sequence[float]) -> float:
-    # a metric may be infinite or near the largest float, which fsum and ** refuse
-    return sum(values) / len(values) if values else 0.0
-
-
-def _variance(values: Sequence[float]) -> float:
-    middle = _mean(values)
-    return sum((value - middle) * (value - middle) for value in values) / (len(values) - 1)
-
-
 def _usual(values: Sequence[float], default: float = 0.0) -> float:
     return statistics.median(values) if values else default
-
-
-def change_of(early: Sequence[float], late: Sequence[float]) -> MetricChange:
-    """The change of the mean from some steps, two or more, to later ones."""
-    error = math.sqrt(_variance(early) / len(early) + _variance(late) / len(late))
-    return MetricChange(before=_mean(early), after=_mean(late), error=error)
 
 
 def _share_above(
     run: MonitoredRun, key: str, steps: int, limit: float, explanation: str, remedy: str
 ) -> Alert | None:
     """A warning if a share is high in the mean of some steps; `explanation` formats it."""
-    share = _mean(run.last(key, steps))
+    share = mean(run.last(key, steps))
     if share <= limit:
         return None
     return Alert("warning", explanation.format(share), remedy, share, limit)
@@ -287,8 +237,8 @@ def no_signal(run: MonitoredRun) -> Alert | None:
 
 
 def task_solved(run: MonitoredRun) -> Alert | None:
-    share = _mean(run.last("frac_reward_zero_std", SPAN))
-    right = _mean(run.last(mean_of(run.accuracy), SPAN)) if run.accuracy else 0.0
+    share = mean(run.last("frac_reward_zero_std", SPAN))
+    right = mean(run.last(mean_of(run.accuracy), SPAN)) if run.accuracy else 0.0
     if run.has_teacher or share <= run.thresholds.no_signal or right < SOLVED:
         return None
     return Alert(
@@ -455,8 +405,8 @@ def _collapse(
     run: MonitoredRun, key: str, share: float, explanation: str, remedy: str
 ) -> Alert | None:
     """A warning if a metric fell below this share of its start; `explanation` formats both."""
-    start, recent = _mean(run.first(key)[:EARLY]), run.last(key, 5)
-    now, limit = _mean(recent), share * start
+    start, recent = mean(run.first(key)[:EARLY]), run.last(key, 5)
+    now, limit = mean(recent), share * start
     if not recent or now >= limit or run.learns or run.is_early or run.demonstrates:
         return None
     return Alert("warning", explanation.format(start=start, now=now), remedy, now, limit)
@@ -615,7 +565,7 @@ def reward_constant(run: MonitoredRun) -> Alert | None:
     """A function that gives every answer the same score, and no higher one than at the start."""
     for name in run.rewards:
         spread, now = run.last(f"rewards/{name}/std", SPAN), run.last(mean_of(name), SPAN)
-        if not spread or max(spread) > 0 or _mean(now) > _mean(run.first(mean_of(name))) + TINY:
+        if not spread or max(spread) > 0 or mean(now) > mean(run.first(mean_of(name))) + TINY:
             continue
         return Alert(
             "warning",

@@ -9,11 +9,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
+from grpo_engine.alerts.change import SPAN, Evaluation
 from grpo_engine.alerts.rules import (
     RULES,
-    SPAN,
     Alert,
-    Evaluation,
     MonitoredRun,
     RunLimits,
     memory_swapped,

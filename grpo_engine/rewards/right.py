@@ -4,13 +4,11 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from grpo_engine.config.conditions import OPERATORS, Term, Text, parse
 from grpo_engine.errors import ConfigError
-
-if TYPE_CHECKING:
-    from grpo_engine.rewards.scoring import Scores
+from grpo_engine.events import RewardValue
 
 # Built-in functions whose score of 1 means right.
 RIGHT_OR_WRONG = (
@@ -22,6 +20,12 @@ RIGHT_OR_WRONG = (
     "contains",
 )
 SOURCE = re.compile(r"\A[^\s\"]+:(?=\w)")  # `file.py:` before a function's name
+
+
+class ScoresOfGroup(Protocol):
+    """The scores of a group's rollouts; those of `rewards.scoring`, which needs MLX."""
+
+    def of(self, name: str) -> list[RewardValue]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,7 @@ class Right:
     def accepts(self, score: float | None) -> bool:
         return score is not None and OPERATORS[self.op](score, self.limit)
 
-    def count(self, scores: "Scores") -> tuple[int, int] | None:
+    def count(self, scores: ScoresOfGroup) -> tuple[int, int] | None:
         """How many answers of a group are right, of how many; None if none of them was judged.
 
         One to which the function does not apply is not right; one on which it failed is left out.

@@ -1,0 +1,68 @@
+"""How a number changed, and how much of that is chance; imported without pydantic."""
+
+import math
+from collections.abc import Sequence
+
+from grpo_engine.frozen import frozen
+
+SURE, LIKELY = 4.0, 2.0  # standard errors that a change must exceed
+TINY = 1e-6  # a change that rounding explains
+SPAN = 10  # steps that are averaged
+
+
+@frozen
+class MetricChange:
+    """How a number changed between two samples of it, and the standard error of the difference."""
+
+    before: float
+    after: float
+    error: float
+
+    @property
+    def size(self) -> float:
+        return self.after - self.before
+
+    def rose(self, errors: float = SURE) -> bool:
+        return self.size > max(errors * self.error, TINY)
+
+    def fell(self, errors: float = SURE) -> bool:
+        return -self.size > max(errors * self.error, TINY)
+
+    def __str__(self) -> str:
+        return f"from {self.before:.3g} to {self.after:.3g}"
+
+
+@frozen
+class Evaluation:
+    """Accuracy on held-out problems: share of right answers among `answers`."""
+
+    step: int
+    accuracy: float
+    answers: int
+
+    def change(self, later: "Evaluation") -> MetricChange:
+        """The change to a later evaluation; the problems are taken as different ones."""
+        error = math.sqrt(self._variance + later._variance)
+        return MetricChange(before=self.accuracy, after=later.accuracy, error=error)
+
+    @property
+    def _variance(self) -> float:
+        # one more right and one more wrong answer, so that 0 of 10 is not certain
+        share = (self.accuracy * self.answers + 1) / (self.answers + 2)
+        return share * (1 - share) / self.answers
+
+
+def mean(values: Sequence[float]) -> float:
+    # a metric may be infinite or near the largest float, which fsum and ** refuse
+    return sum(values) / len(values) if values else 0.0
+
+
+def variance(values: Sequence[float]) -> float:
+    middle = mean(values)
+    return sum((value - middle) * (value - middle) for value in values) / (len(values) - 1)
+
+
+def change_of(early: Sequence[float], late: Sequence[float]) -> MetricChange:
+    """The change of the mean from some steps, two or more, to later ones."""
+    error = math.sqrt(variance(early) / len(early) + variance(late) / len(late))
+    return MetricChange(before=mean(early), after=mean(late), error=error)

@@ -1,0 +1,225 @@
+"""One word on whether a run is healthy, and the reason: from its alerts and held-out accuracy.
+
+The word describes the end of the run: an alert counts if it was raised in the last ten steps, and a
+gain in held-out accuracy if chance does not explain it. Where the held-out numbers come from a
+function of the user's that is also a reward, they rise whatever is learned, so they say nothing.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field
+from typing import Any, Literal
+
+from grpo_engine.alerts.change import LIKELY, SPAN, Evaluation, MetricChange, change_of
+from grpo_engine.errors import ConfigError
+from grpo_engine.frozen import frozen
+from grpo_engine.metrics import function_of
+from grpo_engine.rewards.right import RIGHT_OR_WRONG, Right
+
+Point = tuple[int, float]  # a step and the accuracy there
+Word = Literal["learning", "flat", "unstable", "hacked?", "broken", "unjudged", "too early"]
+
+PROBLEMS = 128  # of an evaluation whose number is not stored
+NEARLY_ALL = 0.95  # accuracy above which there is hardly any gain to have
+# What an alert means for the run, the worst first. All others leave open whether it learns.
+HACKED = ("format_hacking",)
+BROKEN = (
+    "not_finite", "reward_exception", "reward_crash", "reward_type", "reward_count",
+    "environment_error",
+)  # fmt: skip
+UNSTABLE = (
+    "kl_exploding", "kl_above_limit", "reward_fell", "gradient_spike", "clip_too_much",
+    "sampler_disagrees", "many_masked", "entropy_collapse", "length_collapse",
+)  # fmt: skip
+# Why nothing is learned, if it is not.
+REASONS_FOR_FLAT = (
+    "nothing_learned", "reward_constant", "no_signal", "most_truncated", "duplicates",
+    "reward_saturated", "held_out_flat", "clip_never",
+)  # fmt: skip
+
+
+@frozen
+class Health:
+    """The word, and a sentence or two that say why."""
+
+    word: Word
+    reason: str
+
+
+@frozen
+class Judge:
+    """Which function says that answers are right.
+
+    `function` is the reward that does, if one does; `shared` are the user's rewards without which
+    nothing would.
+    """
+
+    function: str = ""
+    shared: str = ""
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any], metrics: Iterable[str]) -> "Judge":
+        """The judge of a run, by its settings and the names of its metrics."""
+        named = [str(name) for name in _listed(settings.get("rewards.functions"))]
+        weights = _listed(settings.get("rewards.weights")) or [1.0] * len(named)
+        rule = settings.get("evaluation.accuracy")
+        # a function is named in metrics without the file that it comes from
+        listed = {name.rpartition(":")[2]: name for name in named}
+        unweighted = {name for name, weight in zip(listed, weights, strict=False) if not weight}
+        trained, measured = list[str](), set[str]()
+        for metric in metrics:
+            if (name := function_of(metric)) and metric.startswith("eval/"):
+                measured.add(name)
+            elif name and metric.startswith("rewards/") and metric.endswith("/mean"):
+                trained.append(name)
+        try:
+            function = Right.of(rule if isinstance(rule, str) else "", "", trained).function
+        except ConfigError:  # of another version
+            function = ""
+        if function:
+            is_own = ":" in listed.get(function, ":") and function not in RIGHT_OR_WRONG
+            is_shared = is_own and function not in unweighted
+            return cls(function=function, shared=function if is_shared else "")
+        if not measured.issubset(trained):  # by the task's function, which is no reward
+            return cls()
+        return cls(shared=", ".join(name for name in trained if name not in unweighted))
+
+
+@frozen
+class RunFacts:
+    """What is known of a run: `alerts` are the explanations of recent ones, by rule.
+
+    `held_out` are the first, the best and the last evaluation, `training` is the change of the
+    judging function's mean from the first ten steps to the last ten.
+    """
+
+    step: int
+    active: bool
+    error: str = ""
+    alerts: Mapping[str, str] = field(default_factory=dict)
+    held_out: Sequence[Evaluation] = ()
+    judge: Judge = Judge()
+    training: MetricChange | None = None
+
+
+def health(run: RunFacts) -> Health:
+    if run.error:
+        return Health(word="broken", reason=f"The run failed: {run.error.rstrip('.')}.")
+    hacked = HACKED if "reward_fell" not in run.alerts else ()  # a hacked reward rises
+    return (
+        _alarming(run, "hacked?", hacked)
+        or _alarming(run, "broken", BROKEN)
+        or _fallen(run)
+        or _alarming(run, "unstable", UNSTABLE)
+        or _unjudged(run)
+        or _learned(run)
+    )
+
+
+def _alarming(run: RunFacts, word: Word, rules: Sequence[str]) -> Health | None:
+    alert = _first(run.alerts, rules)
+    return Health(word=word, reason=alert) if alert else None
+
+
+def _first(alerts: Mapping[str, str], rules: Sequence[str]) -> str:
+    return next((alerts[rule] for rule in rules if rule in alerts), "")
+
+
+def _fallen(run: RunFacts) -> Health | None:
+    """Held-out accuracy is below the start, or far below an earlier measurement."""
+    if len(run.held_out) < 2:
+        return None
+    first, best, last = run.held_out
+    before = first if first.change(last).fell(LIKELY) else best
+    if before is best and not best.change(last).fell():
+        return None
+    text = f"Held-out accuracy fell {_percent(before, last)}: the model gets worse at the task."
+    return Health(word="broken", reason=text)
+
+
+def _unjudged(run: RunFacts) -> Health | None:
+    if not run.judge.shared or not run.step:
+        return None
+    text = (
+        f"Cannot be judged: the held-out numbers use the same reward, {run.judge.shared}, so they "
+        "rise also where it is gamed. Read the answers that score highest, or name a function with "
+        "weight 0 in evaluation.accuracy that says which answers are right."
+    )
+    return Health(word="unjudged", reason=text)
+
+
+def _learned(run: RunFacts) -> Health:
+    """Whether answers get better: by held-out problems, else by those of training."""
+    if len(run.held_out) < 2:
+        return _learned_in_training(run)
+    first, _, last = run.held_out
+    change = first.change(last)
+    if change.rose(LIKELY):
+        text = f"Held-out accuracy rose {_percent(first, last)}, which chance does not explain."
+        return Health(word="learning", reason=text)
+    if run.active and run.step < 2 * SPAN:
+        return _too_early(run)
+    text = f"Held-out accuracy went {_percent(first, last)}, which chance alone can explain."
+    if first.accuracy >= NEARLY_ALL:
+        text = f"{first.accuracy:.0%} of the held-out answers were right before training."
+    return Health(word="flat", reason=_with_cause(run, text))
+
+
+def _learned_in_training(run: RunFacts) -> Health:
+    often = "once" if run.held_out else "not yet" if run.active else "never"
+    measured = f"Held-out accuracy was measured {often}."
+    if run.active and (run.step < 2 * SPAN or run.training is None):
+        return _too_early(run)
+    change = run.training
+    if change is None:
+        text = f"Cannot be judged: held-out accuracy was measured {often} (evaluation.every)."
+        return Health(word="unjudged", reason=text)
+    ends = f"from {change.before:.0%} to {change.after:.0%}"
+    if change.rose(LIKELY):
+        text = f"Right answers in training rose {ends}. {measured}"
+        return Health(word="learning", reason=text)
+    text = f"Right answers in training went {ends}, which chance alone can explain. {measured}"
+    return Health(word="flat", reason=_with_cause(run, text))
+
+
+def _with_cause(run: RunFacts, text: str) -> str:
+    return f"{text} {_first(run.alerts, REASONS_FOR_FLAT)}".strip()
+
+
+def _too_early(run: RunFacts) -> Health:
+    text = f"It can be told from step {2 * SPAN} on, or once held-out accuracy has risen."
+    if not run.step:
+        text = "No step is done yet."
+    elif run.step >= 2 * SPAN:
+        again = " again since the start" if run.held_out else " yet"
+        text = f"Held-out accuracy has not been measured{again}."
+    return Health(word="too early", reason=text)
+
+
+def _percent(before: Evaluation, after: Evaluation) -> str:
+    return (
+        f"from {before.accuracy:.0%} at step {before.step} to {after.accuracy:.0%} at step "
+        f"{after.step}"
+    )
+
+
+def _listed(value: object) -> list[Any]:
+    """A setting that should be a list; what a damaged store has instead is empty."""
+    return [*value] if isinstance(value, list | tuple) else []
+
+
+def trio(first: Point, best: Point, last: Point, answers: object) -> tuple[Evaluation, ...]:
+    """The evaluations of a run by step and accuracy; only the first if there is no other."""
+    count = answers if isinstance(answers, int | float) and math.isfinite(answers) else 0
+    ends = (first, best, last) if last[0] > first[0] else (first,)
+    return tuple(
+        Evaluation(
+            step=step, accuracy=min(1.0, max(0.0, share)), answers=max(0, int(count)) or PROBLEMS
+        )
+        for step, share in ends
+    )
+
+
+def change_over(values: Sequence[float]) -> MetricChange | None:
+    """The change from the first ten values to the last ten; None if there are fewer than twenty."""
+    return change_of(values[:SPAN], values[-SPAN:]) if len(values) >= 2 * SPAN else None

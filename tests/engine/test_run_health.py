@@ -1,0 +1,124 @@
+"""The verdict on a run, from facts as they are recorded of sick and healthy runs."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from grpo_engine.alerts.change import MetricChange
+from grpo_engine.run_health import Health, Judge, RunFacts, Word, health, trio
+
+BY_ANSWER = Judge(function="numeric_answer")
+SAID = "The model is rewarded for something other than right answers."
+
+
+def facts(
+    *accuracies: float,
+    alerts: Sequence[str] = (),
+    step: int = 60,
+    active: bool = False,
+    answers: int = 128,
+    judge: Judge = BY_ANSWER,
+    training: MetricChange | None = None,
+    error: str = "",
+) -> RunFacts:
+    """A run with held-out accuracies at equal distances, the last one at its end."""
+    apart = step // max(1, len(accuracies) - 1)
+    points = [(apart * index, value) for index, value in enumerate(accuracies)]
+    best = max(points, key=lambda point: point[1], default=(0, 0.0))
+    return RunFacts(
+        step=step,
+        active=active,
+        error=error,
+        alerts=dict.fromkeys(alerts, SAID),
+        held_out=trio(points[0], best, points[-1], answers) if points else (),
+        judge=judge,
+        training=training,
+    )
+
+
+ROSE = MetricChange(before=0.3, after=0.5, error=0.02)
+STAYED = MetricChange(before=0.3, after=0.33, error=0.02)
+# Numbers and alerts at the end of runs of `benchmarks.alerts`, and of runs that have just begun.
+CASES: tuple[tuple[str, RunFacts, Word], ...] = (
+    ("healthy", facts(0.30, 0.80, 0.88), "learning"),
+    ("length alone", facts(0.30, 0.01, alerts=("format_hacking", "no_signal")), "hacked?"),
+    ("repeated tags", facts(0.30, 0.0, alerts=("kl_above_limit", "format_hacking")), "hacked?"),
+    ("KL explosion", facts(0.30, 0.06, alerts=("format_hacking", "reward_fell")), "broken"),
+    ("rate x 30", facts(0.30, 0.0, alerts=("kl_above_limit", "held_out_fell")), "broken"),
+    ("falls after its best", facts(0.30, 0.88, 0.45), "broken"),
+    ("failing reward", facts(0.30, 0.60, alerts=("reward_exception",)), "broken"),
+    ("failed", facts(0.30, 0.60, error="out of memory"), "broken"),
+    ("far from its reference", facts(0.30, 0.60, alerts=("kl_above_limit",)), "unstable"),
+    ("rate / 1000", facts(0.30, 0.30, alerts=("clip_never",)), "flat"),
+    ("beta 50", facts(0.30, 0.30, alerts=("nothing_learned",)), "flat"),
+    ("a gain within noise", facts(0.30, 0.38), "flat"),
+    ("the same gain on many problems", facts(0.30, 0.38, answers=2000), "learning"),
+    ("right from the start", facts(0.97, 0.98), "flat"),
+    ("slow machine", facts(0.30, 0.60, alerts=("busy_machine", "reward_slow")), "learning"),
+    ("own reward", facts(0.30, 0.90, judge=Judge(shared="startswith")), "unjudged"),
+    (
+        "own reward, before training",
+        facts(0.30, step=0, active=True, judge=Judge(shared="mine")),
+        "too early",
+    ),
+    ("own reward fell", facts(0.90, 0.30, judge=Judge(shared="mine")), "broken"),
+    ("not measured", facts(), "unjudged"),
+    ("begun", facts(0.30, step=0, active=True), "too early"),
+    ("few steps", facts(0.30, step=12, active=True), "too early"),
+    ("few steps and already better", facts(0.30, 0.60, step=12, active=True), "learning"),
+    ("measured at the end only", facts(0.30, step=40, active=True, training=ROSE), "learning"),
+    ("no gain so far", facts(0.30, step=40, active=True, training=STAYED), "flat"),
+)
+
+
+@pytest.mark.parametrize(("run", "word"), [case[1:] for case in CASES], ids=[c[0] for c in CASES])
+def test_a_run_has_the_word_that_its_alerts_and_held_out_accuracy_deserve(
+    run: RunFacts, word: Word
+) -> None:
+    assert health(run).word == word
+
+
+def test_the_reason_has_the_numbers_or_the_alert() -> None:
+    assert health(facts(0.30, 0.88)).reason.startswith(
+        "Held-out accuracy rose from 30% at step 0 to 88% at step 60"
+    )
+    assert health(facts(0.30, 0.01, alerts=("format_hacking",))).reason == SAID
+    assert health(facts(0.30, 0.30, alerts=("nothing_learned",))).reason.endswith(SAID)
+    assert "before training" in health(facts(0.97, 0.98)).reason
+    shared: Health = health(facts(0.3, 0.9, judge=Judge(shared="startswith")))
+    assert shared.reason.startswith(
+        "Cannot be judged: the held-out numbers use the same reward, startswith"
+    )
+
+
+@pytest.mark.parametrize(
+    ("rule", "weights", "trained", "measured", "function", "shared"),
+    [
+        ("", {"numeric_answer": 1.0, "length": 1.0}, "numeric_answer length", "",
+         "numeric_answer", ""),
+        ("", {}, "numeric_answer", "", "numeric_answer", ""),  # the task's own
+        # the user's reward decides, since it is named as an accuracy, or in the settings
+        ("", {"my.py:accuracy": 1.0}, "accuracy", "accuracy", "accuracy", "accuracy"),
+        ("my.py:startswith >= 1", {"my.py:startswith": 1.0}, "startswith", "startswith",
+         "startswith", "startswith"),
+        # nothing else says what is right
+        ("", {"my.py:startswith": 1.0, "length": 0.0}, "startswith length", "startswith length",
+         "", "startswith"),
+        # the task's function measures beside it, or one of weight 0 does
+        ("", {"my.py:startswith": 1.0}, "startswith", "startswith exact_answer", "", ""),
+        ("exact", {"my.py:exact": 0.0, "length": 1.0}, "exact length", "exact length", "exact", ""),
+        ("gone", {"numeric_answer": 1.0}, "numeric_answer", "numeric_answer numbers", "", ""),
+    ],
+)  # fmt: skip
+def test_held_out_numbers_count_unless_the_users_reward_alone_decides(
+    rule: str, weights: dict[str, float], trained: str, measured: str, function: str, shared: str
+) -> None:
+    settings = {
+        "evaluation.accuracy": rule,
+        "rewards.functions": [*weights],
+        "rewards.weights": [*weights.values()],
+    }
+    metrics = [f"rewards/{name}/mean" for name in trained.split()]
+    metrics += [f"eval/rewards/{name}" for name in measured.split()]
+    judge = Judge.of(settings, metrics)
+    assert judge == Judge(function=function, shared=shared)
