@@ -76,7 +76,7 @@ PARENT = RUN.alias("parent")
 GROUP = ROLLOUT_GROUP.c
 OPEN = QUEUE_ITEM.c.state.in_(("queued", "leased"))
 CAN_RETURN = (RUN.c.deleted_at.is_not(None), RUN.c.purging == 0)
-NO_COLUMNS: Mapping[str, Any] = MappingProxyType({})
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class LazyMetrics(Mapping[str, v.MetricSummary]):
@@ -138,6 +138,12 @@ class StoreReader(Connection):
         statuses = self._derive_active(waiting)
         return self._summaries(self.rows(query), extra, statuses, waiting, metrics)
 
+    def active(self) -> tuple[v.RunSummary, ...]:
+        """The runs that a process is training, the newest first."""
+        stored = select(RUN.c.id).where(RUN.c.status.in_(("running", "paused")))
+        keys = self.column(stored.where(self.not_deleted()))
+        return tuple(run for run in self.runs(keys=keys, metrics=()) if run.active) if keys else ()
+
     def waiting(self) -> dict[int, Spilled]:
         """Return the spilled events by run."""
         files = {short: spilled(self.path, short) for short in runs_waiting(self.path)}
@@ -171,7 +177,7 @@ class StoreReader(Connection):
         keys, labels = [row.key for row in rows], [column.label for column in columns]
         tag = RUN_TAG.c
         tags = grouped(self.rows(select(tag.run_id, tag.tag).where(among(tag.run_id, keys))))
-        metric_rows = self._metric_rows(keys, metrics)
+        metrics_of = self.metric_summaries(keys, metrics)
         parents = self.pairs(
             select(RUN.c.id, PARENT.c.short)
             .join_from(RUN, PARENT, PARENT.c.id == RUN.c.parent_id)
@@ -201,20 +207,23 @@ class StoreReader(Connection):
                     parent=parents.get(row.key),
                     sweep=sweep,
                     sweep_id=sweep_id,
-                    metrics=LazyMetrics(dict(metric_rows.get(row.key, ()))),
-                    columns=dict(zip(labels, row, strict=False)) if labels else NO_COLUMNS,
+                    metrics=metrics_of.get(row.key, NOTHING),
+                    columns=dict(zip(labels, row, strict=False)) if labels else NOTHING,
                 )
             )
         return tuple(summaries)
 
-    def _metric_rows(self, runs: Sequence[int], names: Sequence[str]) -> dict[int, list[Any]]:
-        """Return the summaries of runs, each with the metric's name."""
+    def metric_summaries(
+        self, runs: Sequence[int], names: Sequence[str]
+    ) -> dict[int, Mapping[str, v.MetricSummary]]:
+        """Return the summaries of these metrics by run; runs that have none are left out."""
         key = METRIC_KEY.c
         keys = self.pairs(select(key.id, key.name).where(key.name.in_(names)))
         columns = METRIC_SUMMARY.c
         query = self.select(v.MetricSummary, METRIC_SUMMARY, columns.run_id, columns.key_id)
         rows = self.rows(query.where(among(columns.run_id, runs), columns.key_id.in_(keys)))
-        return grouped((row[0], (keys[row[1]], row)) for row in rows)
+        by_run = grouped((row[0], (keys[row[1]], row)) for row in rows)
+        return {run: LazyMetrics(dict(named)) for run, named in by_run.items()}
 
     def run(self, run: int) -> v.RunDetail:
         summaries = self.runs(archived=True, keys=[run], metrics=self.metric_keys(run))

@@ -83,6 +83,7 @@ class MetricSummary:
     max_step: int | None
     mean: float | None
     nonfinite: int
+    first_step: int | None = None
 
     @property
     def best(self) -> float | None:

@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
+from grpo_engine.alerts.change import LIKELY, SPAN, MetricChange, change_of
 from grpo_engine.errors import ConfigError
 from grpo_engine.events import Group
 from grpo_tui.app.charts.series import DELTA_STEPS, Series
@@ -11,9 +11,6 @@ from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.text.numbers import share, short, signed
 from grpo_tui.app.text.prompt_text import last_question
 from grpo_tui.experiments.values import AlertView
-
-if TYPE_CHECKING:
-    from grpo_engine.alerts.rules import MetricChange
 
 LONGEST_PROMPT = 28
 NEAR_ZERO, NOT_NEAR = 0.01, 0.05  # a loss; advantages are about 1 in size
@@ -144,8 +141,6 @@ def _hacking(snapshot: Snapshot) -> str:
     moves, right = snapshot.moves, _right(snapshot)
     if len(moves) < 2 or not right:
         return ""
-    from grpo_engine.alerts.rules import LIKELY, SPAN  # not imported for the first screen
-
     curves = {name: snapshot.series[f"rewards/{name}/mean"] for name in moves}
     if len(curves[right].recent) < 2 * SPAN:
         return "Reward hacking: too early to tell."
@@ -166,10 +161,8 @@ def steps_of(alert: AlertView) -> str:
     return f"at step {last}" if first == last else f"in steps {first} to {last}"
 
 
-def _changes(curves: Mapping[str, Series]) -> Iterator[tuple[str, dict[str, "MetricChange"]]]:
+def _changes(curves: Mapping[str, Series]) -> Iterator[tuple[str, dict[str, MetricChange]]]:
     """The change of each curve to its last ten steps: from the ten before, and from the first."""
-    from grpo_engine.alerts.rules import SPAN, MetricChange, change_of
-
     lately = {
         name: change_of(curve.recent[-2 * SPAN : -SPAN], curve.recent[-SPAN:])
         for name, curve in curves.items()

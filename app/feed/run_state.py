@@ -9,13 +9,16 @@ import dataclasses
 import math
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grpo_engine import events as ev
+from grpo_engine.alerts.change import SPAN, Evaluation
+from grpo_engine.run_health import Health, Judge, RunFacts, change_over, health, trio
 from grpo_tui.app.charts.series import Series
 from grpo_tui.app.feed.snapshot import ENDED, Head, LogLine, Request, Snapshot, Status, StepGroup
 from grpo_tui.app.text.event_text import sentence, severity
+from grpo_tui.experiments.db.configs import flat
 from grpo_tui.experiments.values import AlertView, BoardView
 
 LOG_LINES = 500
@@ -147,8 +150,10 @@ class RunState:
         trained_step, trained = self._trained
         live = board.tokens_per_second if board.phase in ("generate", "evaluate") else 0.0
         speed = series["tokens_per_second"].value if "tokens_per_second" in series else 0.0
+        alerts = self._sorted_alerts()
         return Snapshot(
             head=head,
+            health=self._health(head, series, alerts),
             board=board,
             current_step=max(step, board.step if board.phase else step),
             step_seconds=seconds,
@@ -160,7 +165,7 @@ class RunState:
             trained=trained,
             trained_step=trained_step,
             signal=tuple(self._signal),
-            alerts=self._sorted_alerts(),
+            alerts=alerts,
             log=tuple(self._log),
             **values,
         )
@@ -170,6 +175,31 @@ class RunState:
         head = self._head
         remaining = head.recorded - self._values.get("elapsed", 0.0)
         return (remaining if head.recorded else estimate) / head.speed
+
+    def _health(
+        self, head: Head, series: Mapping[str, Series], alerts: Sequence[AlertView]
+    ) -> Health:
+        """The verdict on the run, from the same facts as that on a stored one."""
+        settings, status, step = flat(head.config), self._values["status"], self._values["step"]
+        judge = Judge.of(settings, series)
+        failure = self._values.get("failure")
+        accuracy = series.get("eval/accuracy")
+        training = series.get(f"rewards/{judge.function}/mean")
+        return health(
+            RunFacts(
+                step=step,
+                active=status not in ENDED,
+                error=f"{failure.error}: {failure.message}" if failure else "",
+                alerts={
+                    alert.rule: alert.explanation
+                    for alert in alerts
+                    if alert.last_step >= step - SPAN and not alert.muted
+                },
+                held_out=_held_out(accuracy, series.get("eval/scored/accuracy"), settings),
+                judge=judge,
+                training=None if training is None else change_over(training.values),
+            )
+        )
 
     def _sorted_alerts(self) -> tuple[AlertView, ...]:
         alerts = (
@@ -272,6 +302,19 @@ class RunState:
         steps, values = self._new.setdefault(name, ([], []))
         steps.append(step)
         values.append(value)
+
+
+def _held_out(
+    accuracy: Series | None, scored: Series | None, settings: Mapping[str, Any]
+) -> tuple[Evaluation, ...]:
+    """The first, the best and the last evaluation of a run."""
+    points = zip(accuracy.steps, accuracy.values, strict=True) if accuracy is not None else ()
+    finite = [point for point in points if math.isfinite(point[1])]
+    if not finite:
+        return ()
+    answers = scored.last if scored is not None else settings.get("evaluation.problems")
+    best = max(finite, key=lambda point: point[1])
+    return trio(finite[0], best, finite[-1], answers)
 
 
 def clock(at: float | None) -> str:

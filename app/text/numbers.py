@@ -103,6 +103,11 @@ def seconds(value: float | None) -> str:
     return f"{value / 86_400:.0f} d"
 
 
+def moment(stored: str) -> str:
+    """A stored time to the minute: `2026-11-29 12:08 UTC`."""
+    return f"{stored[:16].replace('T', ' ')} UTC"
+
+
 def tokens(value: float) -> str:
     """Format a count of tokens: `840`, `1,200`, `12k`, `3.4M`."""
     return f"{value:,.0f}" if 999.5 <= value < 9_995 else short(value)

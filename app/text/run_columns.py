@@ -1,20 +1,48 @@
 """The columns of a list of runs, for the screen and the command line."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from grpo_engine.frozen import frozen
 from grpo_engine.metrics import spec
+from grpo_engine.run_health import Health
 from grpo_tui.app.text.comparison import value_text
-from grpo_tui.app.text.numbers import seconds, short, sparkline, with_unit
+from grpo_tui.app.text.numbers import (
+    MINUS,
+    moment,
+    narrow,
+    seconds,
+    share,
+    short,
+    sparkline,
+    with_unit,
+)
 from grpo_tui.app.text.safe_text import pad
 from grpo_tui.experiments.db.texts import seconds as seconds_of
 from grpo_tui.experiments.values import MetricSummary, RunSummary, column_label, setting_path
 
-SPARK_WIDTH = 10
+CURVE_WIDTH = 10
 Spans = list[tuple[str, str]]  # texts and their styles
-# arguments: a run, the time in seconds, and the run's rewards for its sparkline
-Draw = Callable[[RunSummary, float, Sequence[float]], Spans]
+
+
+@frozen
+class Outcome:
+    """A run's health, its smoothed reward at the end, and its rewards averaged to a few."""
+
+    health: Health
+    reward: float = math.nan
+    curve: tuple[float, ...] = ()
+
+
+# arguments: a run, the time in seconds, and its outcome unless that is still being read
+Draw = Callable[[RunSummary, float, Outcome | None], Spans]
+HEALTH_COLOURS = {
+    "learning": "good",
+    "flat": "warn",
+    "unstable": "warn",
+    "hacked?": "bad",
+    "broken": "bad",
+}
 
 
 @frozen
@@ -33,7 +61,7 @@ def _text(name: str) -> Draw:
 
 
 def _status(run: RunSummary, *_: object) -> Spans:
-    since = f" since {run.status_since[:16]}" if run.status_since else ""
+    since = f" since {moment(run.status_since)}" if run.status_since else ""
     return [(run.status + since + ", archived" * run.archived, "text")]
 
 
@@ -43,9 +71,30 @@ def _age(run: RunSummary, now: float, *_: object) -> Spans:
     return [(age, "label")]
 
 
-def _curve(_run: RunSummary, _now: float, rewards: Sequence[float]) -> Spans:
-    bars = sparkline(rewards, SPARK_WIDTH)
+def _curve(_run: RunSummary, _now: float, outcome: Outcome | None) -> Spans:
+    bars = sparkline(outcome.curve, CURVE_WIDTH) if outcome else ""
     return [(bars.replace("█", "▇"), "series.reward")]  # a gap to the row above
+
+
+def _health(_run: RunSummary, _now: float, outcome: Outcome | None) -> Spans:
+    word = outcome.health.word if outcome else ""
+    return [(word, HEALTH_COLOURS.get(word, "label"))]
+
+
+def _held_out(run: RunSummary, _now: float, outcome: Outcome | None) -> Spans:
+    """The last held-out accuracy and its gain since the first; else the reward at the end."""
+    metric = metric_of(run, "eval/accuracy")
+    if metric is None or metric.last is None:
+        reward = outcome.reward if outcome else math.nan
+        if math.isnan(reward):
+            return [("–", "label")]
+        return [("reward ", "label"), (narrow(reward, 5), "text")]
+    spans = [(share(metric.last), "text")]
+    if metric.first is not None and metric.last_step != metric.first_step:
+        gain = f"{100 * (metric.last - metric.first):+.0f}".replace("-", MINUS)
+        is_gain = outcome is not None and outcome.health.word == "learning"
+        spans.append((pad(gain, 5, ">"), "good" if is_gain else "label"))
+    return spans
 
 
 def metric_of(run: RunSummary, key: str) -> MetricSummary | None:
@@ -97,34 +146,36 @@ def added(expression: str) -> RunColumn:
 
 ID = RunColumn(title="id", draw=_text("id"))
 NAME = RunColumn(
-    title="name", width=18, key="name", draw=lambda run, *_: [(run.name or run.id, "headline")]
+    title="name", width=12, key="name", draw=lambda run, *_: [(run.name or run.id, "headline")]
 )
-BEST_REWARD = RunColumn(
-    title="best reward", width=13, key="reward", draw=_best("reward"), align=">"
+HEALTH = RunColumn(title="health", width=9, draw=_health)
+HELD_OUT = RunColumn(
+    title="held-out", width=12, key="last eval/accuracy", draw=_held_out, align=">"
 )
-# In order of priority on a narrow terminal: the last ones are hidden first.
+STEPS = RunColumn(
+    title="steps",
+    width=14,
+    key="step",
+    draw=lambda run, *_: [(f"{short(run.step)}/{short(run.total_steps)}", "text")],
+    align=">",
+)
+# What is hidden last on a narrow terminal.
+FIRST = (NAME, HEALTH, HELD_OUT, STEPS)
 COLUMNS = (
     ID,
     NAME,
     RunColumn(title="status", draw=_status),
-    BEST_REWARD,
-    RunColumn(
-        title="steps",
-        width=14,
-        key="step",
-        draw=lambda run, *_: [(f"{short(run.step)}/{short(run.total_steps)}", "text")],
-        align=">",
-    ),
+    HEALTH,
+    HELD_OUT,
+    STEPS,
     RunColumn(title="tags", width=14, draw=lambda run, *_: [(" ".join(run.tags), "text")]),
-    RunColumn(title="curve", width=SPARK_WIDTH, draw=_curve),
+    RunColumn(title="age", width=7, key="created", draw=_age, align=">"),
+    RunColumn(title="curve", width=CURVE_WIDTH, draw=_curve),
     RunColumn(title="recipe", width=10, key="recipe", draw=_text("recipe")),
     RunColumn(title="KL", width=6, key="kl", draw=_last("kl"), align=">"),
-    RunColumn(title="age", width=7, key="created", draw=_age, align=">"),
-    RunColumn(
-        title="held-out", width=11, key="eval/accuracy", draw=_best("eval/accuracy"), align=">"
-    ),
     RunColumn(title="task", width=14, key="task", draw=_text("task")),
     RunColumn(title="model", width=14, key="model", draw=_text("model")),
     RunColumn(title="clipped", draw=_last("clip_ratio/region_mean"), align=">"),
     RunColumn(title="speed", draw=_last("tokens_per_second"), align=">"),
+    RunColumn(title="best reward", width=13, key="reward", draw=_best("reward"), align=">"),
 )

@@ -12,7 +12,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, ClassVar, cast
 
-from textual import events, on
+from textual import events, on, work
 from textual.content import Content
 from textual.driver import Driver
 from textual.notifications import SeverityLevel
@@ -32,6 +32,7 @@ from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from grpo_tui.app.tui.textual_private import waits
 from grpo_tui.app.tui.tour import Tour
 from grpo_tui.experiments.db.paths import store_path
+from grpo_tui.experiments.errors import StoreError
 
 SCREENS = {
     "runs": "grpo_tui.app.tui.screens.runs.screen:RunsScreen",
@@ -41,6 +42,7 @@ SCREENS = {
     "compare": "grpo_tui.app.tui.screens.compare.screen:CompareScreen",
 }
 FAST, SLOW, KEY_ACTIVE_S = 1 / 12, 1 / 4, 2.0
+ACTIVE_S = 1.0  # between two looks for runs that are being trained
 MESSAGES_KEPT = 200
 SIGNS = {"error": "✗", "warning": "▲", "information": "·"}
 EARLY_S, RETRY_S = 2.0, 0.002  # how long an early key waits at most, and between two looks
@@ -148,6 +150,7 @@ class Workbench(RunApp):
             self.begin_capture_print(self)
             self.call_after_refresh(self._preloading.start)
         self.set_interval(FAST, self._poll, name="frames")
+        self.set_interval(ACTIVE_S, self._read_active, name="active")
 
     def on_unmount(self) -> None:
         """Close the feed and the store."""
@@ -228,6 +231,12 @@ class Workbench(RunApp):
             self.frame_now()
         self._garbage_collection.poll(now - self._last_key)
 
+    @work(exclusive=True, group="active")
+    async def _read_active(self) -> None:
+        """Read which runs are being trained, by whichever process."""
+        with suppress(StoreError, InterruptedError, asyncio.CancelledError):
+            self.note_active(await self.reader.read(lambda reader: reader.active(), "active"))
+
     def frame_now(self) -> None:
         """Draw new data on the active screen."""
         if self.is_exiting or not self.screen_stack:
@@ -255,6 +264,8 @@ class Workbench(RunApp):
             return
         if before.mode == mode and leads:
             return
+        if mode == "watch" and not leads and self.began:
+            self._open(self.began)
         request = before.shown_rollout() if mode == "rollouts" and not leads else None
         if before.mode == mode:
             before.again()

@@ -28,6 +28,7 @@ from grpo_tui.app.tui.store.reader import ReaderThread
 from grpo_tui.app.tui.textual_private.themed_app import ThemedApp
 from grpo_tui.app.tui.tour import Tour
 from grpo_tui.experiments.errors import StoreError
+from grpo_tui.experiments.values import RunSummary
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.store import ExperimentStore
@@ -57,6 +58,9 @@ class RunApp(ThemedApp):
         self.live: Session | None = None
         self.marked: tuple[str, ...] = ()  # the runs marked on Runs
         self.selected = ""  # the run under the cursor of Runs
+        self.active: tuple[RunSummary, ...] = ()  # being trained, by any process; newest first
+        self.follows_queue = False  # whether the queue was started from here
+        self.began = ""  # the run that it has begun since, and that Watch has not shown
         self.has_deleted = False  # whether there are deleted runs to purge
         self.tour: Tour | None = None
         self.plan: Plan = ""
@@ -98,6 +102,14 @@ class RunApp(ThemedApp):
             self.session.close()
         self.session = session
         self.frame_now()
+
+    def note_active(self, runs: tuple[RunSummary, ...]) -> None:
+        """Take the runs that are being trained; what the queue has begun is next on Watch."""
+        known = {run.id for run in self.active}
+        new = [run.id for run in runs if run.id not in known]
+        if self.follows_queue and new:
+            self.began = new[0]
+        self.active = runs
 
     def close_runs(self, runs: Collection[int]) -> None:
         """Show no run if the one on screen is among these, which are being deleted."""
@@ -149,6 +161,7 @@ class RunApp(ThemedApp):
             self.frame_now()
 
     def _open(self, ref: str) -> None:
+        self.began = ""
         from grpo_tui.app.feed.stored import StoreFeed
 
         if self.live is not None and ref in (self.bridge.run, self.bridge.name):
@@ -179,6 +192,7 @@ class RunApp(ThemedApp):
         self.notify(text, timeout=CHECK_S)
         if waits:
             start = partial(launching.enqueue, config, self.store, message.parent)
+            self.follows_queue = True
             self._start(start, "waits in the queue; Q on Runs shows it.", "")
         elif message.where == "detached" or self.bridge.running:
             self._start(partial(launching.detached, config, self.store, message.parent))
@@ -210,6 +224,7 @@ class RunApp(ThemedApp):
                 launching.start_queue_worker(store)
             return f"{count} runs of {name}"
 
+        self.follows_queue = True
         state = "train one after another" if message.start else "wait in the queue"
         self._start(start, f"{state}; Q on Runs shows them.", "runs" if message.start else "")
 
@@ -238,7 +253,7 @@ class RunApp(ThemedApp):
     async def show_live(self, message: msg.RunBegan) -> None:
         """Watch a run that has started in this process."""
         self.clear_notifications()
-        self.live = Session(message.feed)
+        self.live, self.began = Session(message.feed), ""
         self.show(self.live)
         await self.action_mode("watch")
 

@@ -55,11 +55,14 @@ def gather(reader: "StoreReader", run: "RunSummary") -> dict[str, Any]:
     from grpo_engine.metrics import PHASES, spec, time_of
     from grpo_tui.experiments.compare.runs import progress
     from grpo_tui.experiments.export.rows import run_row
+    from grpo_tui.experiments.run_health import healths
 
-    detail = reader.run(run.key)
+    detail, state = reader.run(run.key), healths(reader, [run])[run.key]
     times, phases = phase_times([detail.summary]), set(map(time_of, PHASES))
     return {
         "run": run_row(detail.summary),
+        "health": state.word,
+        "health_reason": state.reason,
         "verdict": run_verdict(detail.summary, progress(reader, run)),
         "versions": dict(detail.versions),
         "settings": changed(detail.settings),
@@ -151,6 +154,8 @@ def page(content: dict[str, Any], curves: list[str]) -> str:
         f"# {md_cell(run['name'])}",
         "",
         f"`{run['id']}` · {md_cell(summary_of(run))}",
+        "",
+        f"**Health: {content['health']}.** {md_cell(content['health_reason'])}",
         "",
         f"**{md_cell(content['verdict'])}**",
         "",

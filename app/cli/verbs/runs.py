@@ -19,7 +19,8 @@ from grpo_tui.experiments.errors import NoStoreError, QueryError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from grpo_tui.app.text.run_columns import RunColumn
+    from grpo_engine.run_health import Health
+    from grpo_tui.app.text.run_columns import Outcome, RunColumn
     from grpo_tui.experiments.store import ExperimentStore
     from grpo_tui.experiments.values import AlertView, PostMortem, RunSummary
 
@@ -64,26 +65,29 @@ def list_(
 
     Example: grpo-tui runs --filter 'status:completed reward>0.5' --sort '-best reward'
     """
+    from grpo_tui.app.feed.outcomes import outcomes
     from grpo_tui.app.text.run_columns import COLUMNS, added
     from grpo_tui.experiments.export.rows import run_row
     from grpo_tui.experiments.values import column_label
 
     expressions = [text for text in columns.split(",") if text.strip()]
+    ends: dict[int, Outcome] = {}
     try:
         with reading() as reader:
             selected = reader.runs(
                 filter, sort=sort, columns=expressions, archived=all_, limit=limit or None
             )
             queued = sum(item.state == "queued" for item in reader.queue())
+            ends = outcomes(reader, selected)
     except NoStoreError as error:
         selected, queued = (), 0
         print_stderr(str(error))
     columns_by_title = {column.title: column for column in COLUMNS}
     columns_by_title |= {column_label(text): added(text) for text in expressions}
     print_rows(
-        map(run_row, selected),
+        ({**run_row(run), **health_fields(ends[run.key].health)} for run in selected),
         as_json=as_json,
-        table=_table(columns_by_title, selected),
+        table=_table(columns_by_title, selected, ends),
         right=[title for title, column in columns_by_title.items() if column.align == ">"],
     )
     if not selected and filter:
@@ -92,15 +96,22 @@ def list_(
         print_stderr(f"{count_of(queued, 'queued run')}; `grpo-tui sweep --queue` trains them")
 
 
+def health_fields(health: "Health") -> dict[str, str]:
+    """What JSON has of a run's health."""
+    return {"health": health.word, "health_reason": health.reason}
+
+
 def _table(
-    columns: "Mapping[str, RunColumn]", runs: "Sequence[RunSummary]"
+    columns: "Mapping[str, RunColumn]",
+    runs: "Sequence[RunSummary]",
+    ends: "Mapping[int, Outcome]",
 ) -> "Iterator[dict[str, str]]":
     """The runs as text, without the columns of ours in which no run has a value."""
     from grpo_tui.app.text.run_columns import COLUMNS
 
     now = time.time()
     texts = {
-        title: ["".join(text for text, _ in column.draw(run, now, ())) for run in runs]
+        title: ["".join(text for text, _ in column.draw(run, now, ends[run.key])) for run in runs]
         for title, column in columns.items()
     }
     titles = [
@@ -141,6 +152,8 @@ def show(
         print_json(
             content["run"]
             | {
+                "health": content["health"],
+                "health_reason": content["health_reason"],
                 "begun_from": detail.descent,
                 "origin": detail.origin,
                 "config": detail.config,
@@ -154,6 +167,7 @@ def show(
         return
     device = content["run"]["device"]
     fields = content["run"] | {
+        "health": f"{content['health']}: {content['health_reason']}",
         "device": device and device_text(device),
         "begun_from": detail.descent,
         "origin": detail.origin,

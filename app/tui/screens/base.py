@@ -20,6 +20,7 @@ from textual.screen import Screen
 from textual.widgets import Input, TextArea
 from textual.worker import Worker
 
+from grpo_engine.run_health import Health
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.tui.dialogs.ask import ask_text
 from grpo_tui.app.tui.dialogs.dialog import AppScreen
@@ -92,6 +93,11 @@ class WorkbenchScreen(AppScreen, Screen[None]):
     def action_open(self) -> None:
         """Open the item under the cursor of the focused panel; explain it unless there is more."""
         self.action_explain()
+
+    def named_health(self) -> tuple[str, Health] | None:
+        """The name and the health of the run that the help is about."""
+        snapshot = self.snapshot
+        return None if snapshot.status == "empty" else (snapshot.head.name, snapshot.health)
 
     def find(self, text: str) -> None:
         """Search while the user types; an empty text ends the search."""
@@ -170,6 +176,8 @@ class WorkbenchScreen(AppScreen, Screen[None]):
             self.snapshot = snapshot
             bar.snapshot = self.query_one(TooSmall).snapshot = snapshot
             self.show(snapshot)
+        shown = snapshot.head.id
+        bar.elsewhere = tuple(run for run in self.workbench.active if run.id != shown)
         if not self.has_followed_run and (run := self.run_on_watch) is not None:
             self._followed_run = run
             if run:
@@ -275,7 +283,7 @@ class WorkbenchScreen(AppScreen, Screen[None]):
         """Show help on a topic."""
         from grpo_tui.app.tui.dialogs.help.screen import HelpScreen
 
-        self.app.push_screen(HelpScreen(topic, self, self.mode, self.snapshot))
+        self.app.push_screen(HelpScreen(topic, self, self.mode, self.snapshot, self.named_health()))
 
     def action_picture(self) -> None:
         """Write the screen as SVG to the folder that the program was started in."""

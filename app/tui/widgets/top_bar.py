@@ -1,5 +1,6 @@
 """The top line: the five screens, the shown run and its step."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from textual import events
@@ -7,9 +8,11 @@ from textual.message import Message
 from textual.reactive import reactive
 
 from grpo_tui.app.feed.snapshot import Snapshot
-from grpo_tui.app.text.safe_text import cell_len, clip
+from grpo_tui.app.text.run_columns import HEALTH_COLOURS
+from grpo_tui.app.text.safe_text import cell_len, clip, safe
 from grpo_tui.app.tui.widgets.pages import name_at, strip_of_titles
 from grpo_tui.app.tui.widgets.panel import BarPanel, Line, cells, justified
+from grpo_tui.experiments.values import RunSummary
 
 TABS = {
     "runs": "1 Runs",
@@ -30,9 +33,64 @@ MARKS = {
 }
 
 
+# Of an alert or a line of the log.
+SEVERITIES = {"info": ("·", "label"), "warning": ("▲", "warn"), "error": ("✗", "bad")}
+# What a narrow terminal leaves out, in this order, before it shortens the name further.
+CUT_FIRST = ("mark", "alerts", "step")
+LEAST_NAME, OTHER = 10, 14  # cells of the name of the shown run, and of another at most
+
+
+def severity_mark(severity: str) -> tuple[str, str]:
+    """Symbol and colour of an alert; of an unknown severity, which a store may have, its name."""
+    return SEVERITIES.get(severity) or (safe(severity, " "), "warn")
+
+
 def status_mark(status: str) -> tuple[str, str]:
     """Symbol and colour of a run's state; the symbol alone is enough."""
     return MARKS.get(status, ("○", "label"))
+
+
+def run_line(snapshot: Snapshot, mark: str, elsewhere: Sequence[RunSummary], width: int) -> Line:
+    """The shown run and other live ones in so many cells, without what is cut first."""
+    parts = _parts(snapshot, mark, elsewhere)
+    name = snapshot.head.name or snapshot.head.id
+    is_empty = snapshot.status == "empty"
+    needed = 0 if is_empty else min(LEAST_NAME, cell_len(name)) + 4
+    for part in CUT_FIRST:
+        if sum(map(cells, parts.values())) + needed <= width:
+            break
+        parts.pop(part, None)
+    right = [span for line in parts.values() for span in line]
+    if is_empty:
+        return justified([], right, width) if right else []
+    space = width - cells(right) - 4
+    glyph, colour = status_mark("" if snapshot.reading else snapshot.status)
+    name = clip(name, space)
+    run = [(f" {glyph} ", colour), (name, "headline")]
+    subtitle = " · ".join(filter(None, (snapshot.head.model, snapshot.head.recipe)))
+    if cell_len(subtitle) < space - cell_len(name) - 2:
+        run.append((f"  {subtitle}", "label"))
+    return justified(run, right, width)
+
+
+def _parts(snapshot: Snapshot, mark: str, elsewhere: Sequence[RunSummary]) -> dict[str, Line]:
+    """What is at the right end, in its order, without what there is nothing to say of."""
+    head, parts = snapshot.head, dict[str, Line]()
+    if snapshot.reading:
+        parts["step"] = [("reading ", "text")]
+    elif snapshot.status != "empty":
+        if alerts := sum(alert.severity != "info" for alert in snapshot.open_alerts):
+            parts["alerts"] = [(f"{severity_mark('warning')[0]}{alerts}  ", "bold warn")]
+        word = snapshot.health.word
+        parts["health"] = [(f"{word}  ", HEALTH_COLOURS.get(word, "label"))]
+        parts["mark"] = [(f"{mark}  ", "text")] if mark else [("step ", "text")]
+        parts["step"] = [(f"{snapshot.current_step}/{head.total_steps} ", "text")]
+    if elsewhere:
+        run, *others = elsewhere
+        glyph, colour = status_mark(run.status)
+        more = f" +{len(others)}" * bool(others)
+        parts["elsewhere"] = [(f" {glyph} ", colour), (f"{clip(run.title, OTHER)}{more} ", "text")]
+    return parts
 
 
 class TopBar(BarPanel):
@@ -49,27 +107,13 @@ class TopBar(BarPanel):
     snapshot: reactive[Snapshot] = reactive(Snapshot, always_update=True)
     active: reactive[str] = reactive("")
     mark: reactive[str] = reactive("")
+    elsewhere: reactive[tuple[RunSummary, ...]] = reactive(())  # other runs that are training
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - the base class has it
-        """Tabs on the left, then the run, its alerts and its step on the right."""
-        snapshot, head = self.snapshot, self.snapshot.head
+        """Tabs on the left, then the run, its health and its step, and what else is training."""
         tabs = strip_of_titles(TABS, self.active)
-        if snapshot.status == "empty":
-            return [tabs]
-        count = f"{snapshot.current_step}/{head.total_steps} "
-        name, step = head.name or head.id, f"{self.mark}  {count}" if self.mark else f"step {count}"
-        if snapshot.reading:
-            name, step = head.name, "reading "
-        alerts = sum(alert.severity != "info" for alert in snapshot.open_alerts)
-        right = [(f"▲{alerts}  " * bool(alerts), "bold warn"), (step, "text")]
-        space = width - cells([*tabs, *right]) - 4
-        glyph, colour = status_mark("" if snapshot.reading else snapshot.status)
-        name = clip(name, space)
-        run = [(f" {glyph} ", colour), (name, "headline")]
-        subtitle = " · ".join(filter(None, (head.model, head.recipe)))
-        if cell_len(subtitle) < space - cell_len(name) - 2:
-            run.append((f"  {subtitle}", "label"))
-        return [justified([*tabs, *run], right, width)]
+        room = width - cells(tabs)
+        return [[*tabs, *run_line(self.snapshot, self.mark, self.elsewhere, room)]]
 
     def on_click(self, event: events.Click) -> None:
         """Switch to the screen whose tab was clicked."""

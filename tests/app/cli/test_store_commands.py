@@ -13,6 +13,7 @@ import pytest
 from grpo_engine import events as ev
 from grpo_engine.control import Control
 from grpo_tui.app import exit_codes
+from grpo_tui.app.feed.outcomes import outcomes
 from grpo_tui.app.tui.screens.runs.render import fitting, run_line
 from grpo_tui.app.tui.screens.runs.state import RunsView
 from grpo_tui.app.tui.widgets.panel import plain_text
@@ -56,11 +57,11 @@ def test_runs_lists_filters_sorts_and_adds_columns(cli: Cli, two: tuple[str, str
     ordered = cli("runs", "--sort", "best reward", "--json", "--limit", "1").data
     assert [row["id"] for row in ordered] == [two[0]]
     head, first, second = cli("runs").out.splitlines()
-    titles = "id name status best reward steps recipe KL age held-out task model"
+    titles = "id name status health held-out steps age recipe KL task model best reward"
     assert " ".join(head.split()) == titles
-    age = second[head.index("KL") + 2 : head.index("age") + 3].strip()
+    age = second[head.index("steps") + 5 : head.index("age") + 3].strip()
     assert " ".join(second.replace(age, "1s").split()) == (
-        f"{two[0]} plain-otter completed .3 @3 3/10 grpo .03 1s 50% @3 arithmetic starter"
+        f"{two[0]} plain-otter completed unjudged 50% 3/10 1s grpo .03 arithmetic starter .3 @3"
     )
     assert first.split()[:3] == [two[1], "=evil", "completed"]
 
@@ -71,8 +72,8 @@ def test_runs_draws_a_column_as_the_screen_does_and_leaves_empty_ones_out(
 ) -> None:
     head, *lines = cli("runs", "--columns", "last kl, last grad_norm as norm").out.splitlines()
     with closing(StoreReader(store)) as reader:
-        runs = reader.runs(sort="-created", columns=["last kl"], metrics=("reward", "kl"))
-    view = RunsView(columns=("last kl",))
+        runs = reader.runs(sort="-created", columns=["last kl"])
+        view = RunsView(runs=runs, columns=("last kl",), outcomes=outcomes(reader, runs))
     columns = [column for column in fitting(120, view) if column.title != "age"]
     for run, line in zip(runs, lines, strict=True):
         drawn = plain_text([run_line(run, columns, view)]).split()

@@ -5,9 +5,16 @@ from typing import Any
 from textual.content import Content
 from textual.screen import Screen
 
+from grpo_engine.run_health import Health
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.text.safe_text import cell_len, pad, safe, wrap
-from grpo_tui.app.tui.dialogs.help.topics import PANELS_OF, SCREENS, HelpPart, topic_part
+from grpo_tui.app.tui.dialogs.help.topics import (
+    PANELS_OF,
+    SCREENS,
+    HelpPart,
+    health_part,
+    topic_part,
+)
 from grpo_tui.app.tui.dialogs.page import PageDialog, page_width
 from grpo_tui.app.tui.key_actions import key_actions
 from grpo_tui.app.tui.keys import bindings
@@ -35,12 +42,21 @@ class HelpScreen(PageDialog):
     hint = "↑↓ scroll   / find   esc close"
     BINDINGS = bindings("help")
 
-    def __init__(self, topic: str, base: Screen[Any], mode: str, snapshot: Snapshot) -> None:
+    def __init__(
+        self,
+        topic: str,
+        base: Screen[Any],
+        mode: str,
+        snapshot: Snapshot,
+        health: tuple[str, Health] | None = None,
+    ) -> None:
         keys = list(key_actions(base))
         screen = [f"screen:{mode}"] if mode in SCREENS else []
         panels = (f"panel:{name}" for name in PANELS_OF.get(mode, ()))
         topics = dict.fromkeys([topic, *screen, *panels])
         parts = [topic_part(topic, snapshot) for topic in topics]
+        if health is not None:
+            parts.insert(1, health_part(*health))
         for heading, everywhere in (("keys", False), ("keys on every screen", True)):
             rows = tuple(
                 (key.keys, key.help) for key in keys if key.keys and key.everywhere == everywhere

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 
 from grpo_engine.metrics import METRICS, MetricSpec, spec
+from grpo_engine.run_health import Health
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.text.limits import LIMITS, judged
 from grpo_tui.app.text.numbers import with_unit
@@ -44,6 +45,7 @@ PANELS_OF: Mapping[str, tuple[str, ...]] = {
     "lab": ("lab",),
 }
 ALERTS: Mapping[str, str] = _TEXTS["alerts"]  # what each means
+HEALTH: Mapping[str, str] = _TEXTS["health"]  # what each word means
 # the setting below `alerts` of those that have one
 THRESHOLDS = {limit.rule: limit.setting for limit in LIMITS.values() if limit.setting}
 # the rules whose value and limit are shares
@@ -120,6 +122,12 @@ def _raised(alert: AlertView) -> Iterator[tuple[str, str]]:
         yield "prompt", f"{alert.group + 1} of the step"
     if alert.muted:
         yield "muted", "in this run; x in the list unmutes it"
+
+
+def health_part(name: str, health: Health) -> HelpPart:
+    """Say why a run has the word that it has in the header, and what that means."""
+    word = health.word
+    return HelpPart(f"health of {name}", ((word, health.reason), ("", HEALTH[word])))
 
 
 def topic_part(topic: str, snapshot: Snapshot) -> HelpPart:

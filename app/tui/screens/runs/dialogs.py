@@ -115,6 +115,7 @@ class QueueScreen(Dialog[None]):
         if self.refused():
             return
         start_queue_worker(self.workbench.store)
+        self.workbench.follows_queue = True
         self.notify("A worker trains the waiting runs, one after another.")
 
     def action_remove(self) -> None:

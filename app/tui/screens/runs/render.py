@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 
+from grpo_engine.alerts.change import SPAN
 from grpo_engine.metrics import spec
 from grpo_tui.app.charts.series import Series, axis_end, cut
 from grpo_tui.app.text import run_columns
-from grpo_tui.app.text.numbers import seconds, tokens, with_unit
-from grpo_tui.app.text.run_columns import BEST_REWARD, NAME, RunColumn, added
+from grpo_tui.app.text.numbers import moment, seconds, tokens, with_unit
+from grpo_tui.app.text.run_columns import FIRST, HEALTH_COLOURS, NAME, RunColumn, added
 from grpo_tui.app.text.safe_text import cell_len, pad, safe
 from grpo_tui.app.text.words import count_of
 from grpo_tui.app.tui.screens.runs.state import (
@@ -35,7 +36,7 @@ from grpo_tui.app.tui.widgets.panel import (
     meter,
     paragraph,
 )
-from grpo_tui.app.tui.widgets.top_bar import status_mark
+from grpo_tui.app.tui.widgets.top_bar import severity_mark, status_mark
 from grpo_tui.experiments.values import (
     MetricSeries,
     RunSummary,
@@ -64,31 +65,34 @@ SHOWN_AS = {
 
 
 def fitting(width: int, view: RunsView) -> tuple[RunColumn, ...]:
-    """The most important columns that fit.
+    """The columns that fit, the most important first, whatever the runs are sorted by.
 
-    What the runs are sorted by comes first, then the user's columns, the best reward and the
-    settings that differ, then the others; tags only if there are any.
+    After those of `FIRST` come the user's, then the settings that differ, then the others; tags
+    only if there are any.
     """
     longest = max((cell_len(run.title) for run in view.runs), default=0)
     name = replace(NAME, width=max(NAME.width, min(MAX_NAME, longest + 2)))  # with its sign
-    others = [column for column in COLUMNS if column not in (NAME, BEST_REWARD)]
+    others = [column for column in COLUMNS if column not in FIRST]
     axes = {SHOWN_AS[path] for path in view.axes if path in SHOWN_AS}
+    paths = sorted(view.axes, key=lambda path: path == "seed")
     columns = [
         name,
+        *FIRST[1:],
         *map(added, view.columns),
-        BEST_REWARD,
-        *(added(f"={path}") for path in view.axes if path not in SHOWN_AS),
+        *(added(f"={path}") for path in paths if path not in SHOWN_AS),
         *sorted(others, key=lambda column: column.title not in axes),
     ]
     by_key = {(column.title, column.key): column for column in columns}
     if not any(run.tags for run in view.runs):
         del by_key["tags", ""]
-    sort, left, chosen = view.sort.removeprefix("-"), width - 2, list[RunColumn]()
-    for column in sorted(by_key.values(), key=lambda c: (c is not name, c.key != sort)):
+    left, chosen = width - 2, list[RunColumn]()
+    for column in by_key.values():
         if column.width < left:
             chosen.append(column)
             left -= column.width + 1
-    return tuple(column for column in by_key.values() if column in chosen)
+        elif column is name or column in FIRST:
+            break  # what comes later matters less
+    return tuple(chosen)
 
 
 def column_at(columns: Sequence[RunColumn], x: int) -> RunColumn | None:
@@ -143,7 +147,7 @@ def run_line(run: RunSummary, columns: Sequence[RunColumn], view: RunsView) -> L
     """One run as a row: its mark, then the cells."""
     line = [(" *" if run.key in view.marked else "  ", "bold accent")]
     for column in columns:
-        cell = column.draw(run, view.now, view.sparks.get(run.key, ()))
+        cell = column.draw(run, view.now, view.outcomes.get(run.key))
         if column.title == "name":
             glyph, colour = status_mark(run.status)
             cell = [(f"{glyph} ", colour), *cell]
@@ -172,12 +176,17 @@ def card_lines(view: RunsView, width: int, height: int) -> list[Line]:
 
 def preview_lines(preview: Preview, width: int, height: int) -> list[Line]:
     """Everything that fits, the most important first."""
+    word, reason = preview.health.word, preview.health.reason
     lines = _head(preview, width)
+    lines += paragraph(reason, width, 5, "text", (f"{word}  ", HEALTH_COLOURS.get(word, "label")))
     lines += _post_mortem(preview, width)
     lines += _charts(preview, width, height - len(lines))
-    if preview.alert is not None:
-        text = f"▲ step {preview.alert.last_step}: {preview.alert.explanation}"
-        lines += paragraph(text, width, 6, "warn")
+    if preview.alert is not None and preview.alert.explanation not in reason:
+        sign, colour = severity_mark(preview.alert.severity)
+        if preview.alert.last_step < preview.detail.summary.step - SPAN:  # it no longer holds
+            colour = "label"
+        text = f"{sign} step {preview.alert.last_step}: {preview.alert.explanation}"
+        lines += paragraph(text, width, 6, colour)
     if preview.changed and len(lines) + 3 < height:
         lines += [[], [("changed settings", "label")]]
         lines += labelled(preview.changed, min(27, width * 3 // 5), width)
@@ -220,7 +229,7 @@ def _post_mortem(preview: Preview, width: int) -> list[Line]:
     saved = "no checkpoint: it would start over"
     if step is not None:
         saved = f"checkpoint at step {step}, {count_of(end.steps_to_redo, 'step')} to redo"
-    seen = f"last seen {end.last_seen[:16].replace('T', ' ')} UTC" if end.last_seen else ""
+    seen = f"last seen {moment(end.last_seen)}" if end.last_seen else ""
     is_new = end.cause != preview.detail.summary.error  # The summary stands above.
     texts = (f"ended: {end.cause}" if is_new else "", f"last step {end.last_step}", seen, saved)
     lines: list[Line] = [[]]

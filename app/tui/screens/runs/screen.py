@@ -14,7 +14,9 @@ from textual.containers import Horizontal
 from textual.message import Message
 from textual.reactive import reactive
 
+from grpo_engine.run_health import Health
 from grpo_tui.app.feed.feed import Session
+from grpo_tui.app.feed.outcomes import outcomes_with_curves
 from grpo_tui.app.feed.snapshot import Request
 from grpo_tui.app.feed.stored import request
 from grpo_tui.app.tui import messages as msg
@@ -47,7 +49,6 @@ from grpo_tui.app.tui.screens.runs.state import (
     TableRow,
     load_list,
     load_preview,
-    load_sparks,
 )
 from grpo_tui.app.tui.store import writes
 from grpo_tui.app.tui.store.reader import reporting
@@ -134,6 +135,8 @@ class PreviewPanel(RunsViewPanel):
         self.title = run.title if run else "preview"
         if run is None:
             hint = "The curves of a run appear here. ⏎ folds a group, space marks its runs."
+            if view.is_empty:
+                hint = "⏎ starts a run of two minutes; its health, curves and settings appear here."
             return paragraph(hint, width, height, "label")
         if preview is None or preview.detail.summary.key != run.key:
             return [[("reading", "label")]]
@@ -154,7 +157,8 @@ class RunsScreen(ControlScreen):
         super().__init__()
         # what brings runs back, and the first of them
         self._undo: list[tuple[Write, str]] = []
-        self._read_steps: dict[int, int] = {}  # up to which sparklines were read, by run
+        # how far the runs were whose outcomes were read
+        self._read_up_to: dict[int, tuple[int, str]] = {}
         self._awaited = ""  # the run that the cursor goes to once it is listed
 
     def body(self) -> ComposeResult:
@@ -172,7 +176,8 @@ class RunsScreen(ControlScreen):
         self.set_interval(POLL_S, self._poll)
 
     def on_screen_resume(self) -> None:
-        """Show at once what changed."""
+        """Show at once what changed, alerts that were muted included."""
+        self._read_up_to.clear()
         if self.view.loaded:
             self.refresh_runs()
 
@@ -236,17 +241,18 @@ class RunsScreen(ControlScreen):
         await self._read_visible()
 
     async def _read_visible(self) -> None:
-        """Read the sparklines of the visible runs and the preview of the selected one."""
+        """Read the outcomes of the visible runs and the preview of the selected one."""
         if not (tables := self.query(RunsTable)):
             return  # the screen was closed while the store was read
         runs = [row.run for row in tables.first().visible_rows() if row.run is not None]
-        unread = [run for run in runs if self._read_steps.get(run.key) != run.step]
+        reached = {run.key: (run.step, run.status) for run in runs}
+        unread = [run for run in runs if self._read_up_to.get(run.key) != reached[run.key]]
         selected = self.view.selected
         with suppress(StoreError, asyncio.CancelledError):
             if unread:
-                sparks = await self.read("sparks", load_sparks, unread)
-                self.update(sparks={**self.view.sparks, **sparks})
-                self._read_steps |= {run.key: run.step for run in unread}
+                outcomes = await self.read("outcomes", outcomes_with_curves, unread)
+                self.update(outcomes={**self.view.outcomes, **outcomes})
+                self._read_up_to |= {run.key: reached[run.key] for run in unread}
             if selected is not None:
                 preview = await self.read("preview", load_preview, selected)
                 self.update(preview=preview)
@@ -345,6 +351,12 @@ class RunsScreen(ControlScreen):
         with reporting(self):
             if not self.refused() and await trusting(self, "", settings) is not None:
                 self.post_message(msg.ResumeRequested(run))
+
+    def named_health(self) -> tuple[str, Health] | None:
+        """Of the run under the cursor."""
+        run = self.view.selected
+        outcome = self.view.outcomes.get(run.key) if run is not None else None
+        return (run.title, outcome.health) if run is not None and outcome is not None else None
 
     def action_compare(self) -> None:
         """Compare the marked runs side by side."""

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from grpo_engine.frozen import frozen
+from grpo_engine.run_health import Health
 from grpo_tui.app.text.comparison import value_text
-from grpo_tui.app.text.numbers import averaged, clamped
-from grpo_tui.app.text.run_columns import SPARK_WIDTH
+from grpo_tui.app.text.numbers import clamped
+from grpo_tui.app.text.run_columns import Outcome
 from grpo_tui.experiments.errors import QueryError
 from grpo_tui.experiments.values import (
     AlertView,
@@ -38,6 +39,7 @@ class Preview:
     series: tuple[MetricSeries, ...]
     alert: AlertView | None
     post_mortem: PostMortem | None
+    health: Health
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class RunsView:
     group: str = ""
     folded: frozenset[str | int | None] = frozenset()
     now: float = 0.0
-    sparks: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
+    outcomes: Mapping[int, Outcome] = field(default_factory=dict)  # of runs that were visible
     preview: Preview | None = None
     problem: str = ""
     queued: int = 0
@@ -214,19 +216,12 @@ def differing_settings(reader: "StoreReader", runs: Sequence[RunSummary]) -> tup
     return tuple(axes)
 
 
-def load_sparks(reader: "StoreReader", runs: Sequence[RunSummary]) -> dict[int, tuple[float, ...]]:
-    """The reward of each run, averaged to the columns of its sparkline."""
-    return {
-        run.key: tuple(averaged(reader.metric_series(run.key, "reward").values, SPARK_WIDTH))
-        for run in runs
-    }
-
-
 def load_preview(reader: "StoreReader", run: RunSummary) -> Preview:
     """Curves, changed settings, the last alert; for a lost run, what is known of its end."""
     # pydantic takes as long to load as the screen's first frame takes to draw
     from grpo_engine.config.parse import changed
     from grpo_tui.experiments.post_mortem import post_mortem
+    from grpo_tui.experiments.run_health import healths
 
     detail = reader.run(run.key)
     keys = set(reader.metric_keys(run.key))
@@ -240,4 +235,5 @@ def load_preview(reader: "StoreReader", run: RunSummary) -> Preview:
         series=tuple(reader.metric_series(run.key, key) for key in METRICS if key in keys),
         alert=next((alert for alert in reader.alerts(run.key) if not alert.muted), None),
         post_mortem=post_mortem(reader, run.key) if run.status in ("lost", "failed") else None,
+        health=healths(reader, [run])[run.key],
     )

@@ -46,6 +46,7 @@ from grpo_tui.app.tui.widgets.charts.plot import (
     title_line,
 )
 from grpo_tui.app.tui.widgets.panel import Line, Span, cells, justified, meter, paragraph
+from grpo_tui.app.tui.widgets.top_bar import severity_mark
 from grpo_tui.experiments.values import AlertView, BoardRollout
 
 SHORTEST_PLOT = 3  # lines below the list of reward functions
@@ -367,7 +368,6 @@ def prompt_of(group: StepGroup, width: int, focused: bool, reason: str = "") -> 
 # -- alerts and log -----------------------------------------------------------------------------
 
 # of a severity; one of another version is written as it is
-SIGNS = {"info": ("·", "label"), "warning": ("▲", "warn"), "error": ("✗", "bad")}
 
 
 def entry_lines(
@@ -381,7 +381,7 @@ def entry_lines(
 ) -> list[Line]:
     """An alert or the marked line of the log, in at most `limit` lines; others in `rest`."""
     style, when = "text", clock(entry.at)
-    sign, colour = SIGNS.get(entry.severity) or (safe(entry.severity, " "), "warn")
+    sign, colour = severity_mark(entry.severity)
     if isinstance(entry, LogLine):
         text, limit = entry.text, limit if marked else rest
         style = "text" if entry.severity == "info" else colour

@@ -1,4 +1,4 @@
-"""Twelve questions that a person asks about a run, each answered on screen within five keys.
+"""Questions that a person asks about a run, each answered on screen within five keys.
 
 Every way starts on Watch as it opens, on a run that has ended and on one that trains, and the
 answer is read from the screens' text alone. What is expected is computed from the events.
@@ -87,6 +87,31 @@ def smoothed(reader: StoreReader, run: int, key: str) -> tuple[float, float]:
     for value in values:
         total, norm = 0.9 * total + 0.1 * value, 0.9 * norm + 0.1
     return values[0], total / norm
+
+
+def says_which_runs_learn_and_what_they_gained(reader: StoreReader, _run: int, text: str) -> None:
+    for run in reader.runs():
+        first, *_, last = [item for item in reader.evaluations(run.key) if item.mode == "greedy"]
+        shares = [item.metrics["eval/accuracy"] for item in (first, last)]
+        smooth = [(share * 128 + 1) / 130 for share in shares]
+        error = math.sqrt(sum(share * (1 - share) / 128 for share in smooth))
+        learns = shares[1] - shares[0] > 2 * error and run.name not in (ENDED, LIVE)
+        row = next(line for line in text.splitlines() if f" {run.name} " in line and "/" in line)
+        assert ("learning" in row) == learns, row
+        if first.step < last.step:
+            assert f"{share(shares[1])}" in row
+            assert f"{100 * (shares[1] - shares[0]):+.0f}" in row
+
+
+def says_whether_it_is_healthy_and_why(reader: StoreReader, run: int, text: str) -> None:
+    name = reader.run(run).summary.name
+    assert re.search(rf"{name}.* hacked\?  step", text.splitlines()[0])
+    help_text = " ".join(text.split(f"health of {name}")[1].replace("│", " ").split())
+    assert f" hacked? {HACKED} " in help_text
+
+
+def says_which_run_still_trains(_reader: StoreReader, _run: int, text: str) -> None:
+    assert f"● {LIVE}" in text.splitlines()[0]
 
 
 def says_why_groups_gave_no_signal(reader: StoreReader, run: int, text: str) -> None:
@@ -317,6 +342,9 @@ QUESTIONS: tuple[tuple[str, Way, tuple[Answer, ...]], ...] = (
      (says_why_groups_gave_no_signal, shows_each_reward_with_its_start_and_end,
       says_that_the_format_is_hacked, says_that_the_loss_is_no_measure,
       says_how_many_were_cut_in_the_last_steps, marks_the_slowest_phase)),
+    ("which runs learn", ("1",), (says_which_runs_learn_and_what_they_gained,)),
+    ("is it healthy, and why", ("?",), (says_whether_it_is_healthy_and_why,)),
+    ("which run did I leave training", ("1",), (says_which_run_still_trains,)),
     ("which reward moved, by search", ("/", "type reward"), (says_how_each_reward_moved,)),
     ("which token was clipped, on which side", ("4", "f"), (says_which_token_was_clipped,)),
     ("what is KL here, and is it fine", ("j", "?"), (says_what_kl_is_and_that_it_is_fine,)),

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from grpo_engine import events as ev
+from grpo_tui.app.feed.outcomes import outcomes_with_curves
 from grpo_tui.app.tui import messages as msg
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.picker import Picker
@@ -21,7 +22,7 @@ from grpo_tui.app.tui.screens.runs import state
 from grpo_tui.app.tui.screens.runs.dialogs import QueueScreen, column_items
 from grpo_tui.app.tui.screens.runs.render import fitting, preview_lines, run_line
 from grpo_tui.app.tui.screens.runs.screen import PreviewPanel, RunsTable
-from grpo_tui.app.tui.screens.runs.state import RunsView, load_sparks
+from grpo_tui.app.tui.screens.runs.state import RunsView
 from grpo_tui.app.tui.store import writes
 from grpo_tui.app.tui.widgets.panel import plain_text
 from grpo_tui.experiments.errors import StoreError
@@ -107,7 +108,7 @@ async def test_the_sparkline_of_a_run_that_ended_since_has_its_last_steps(tmp_pa
         await screen.refresh_runs().wait()
         await ready(on)
         reader = StoreReader(tmp_path / "runs.db")
-        assert screen.view.sparks == load_sparks(reader, screen.view.runs)
+        assert screen.view.outcomes == outcomes_with_curves(reader, screen.view.runs)
         reader.close()
 
 
@@ -406,11 +407,26 @@ async def test_a_read_only_view_writes_nothing(tmp_path: Path) -> None:
         assert len(screen.view.runs) == 1
 
 
-@pytest.mark.parametrize("width", range(30, 220, 7))
-def test_columns_fit_their_room(width: int) -> None:
-    columns = fitting(width, RunsView(columns=("last kl",), sort="-kl"))
-    assert len(columns) < 2 or "KL" in [column.title for column in columns]
+# What the list of runs shows, the first to be cut last.
+IN_ORDER = (
+    *("name", "health", "held-out", "steps", "kl", "beta", "age", "curve", "recipe", "KL", "task"),
+    *("model", "best reward"),
+)
+
+
+@pytest.mark.parametrize("width", range(12, 220, 7))
+@pytest.mark.parametrize("sort", ["-created", "-kl", "reward"])
+def test_the_columns_that_fit_are_the_first_of_a_list_whatever_the_order(
+    width: int, sort: str
+) -> None:
+    view = RunsView(columns=("last kl as kl",), axes=("algorithm.beta",), sort=sort)
+    columns = fitting(width, view)
     assert 2 + sum(column.width + 1 for column in columns) <= width
+    titles = [column.title for column in columns]
+    assert titles == [title for title in IN_ORDER if title in titles]
+    first = titles[:4]
+    assert tuple(first) == IN_ORDER[: len(first)]
+    assert len(first) == 4 or width < 60
 
 
 @pytest.mark.parametrize("reward", [-1.1021e16, -1.1021e100, -1.2e-7])
@@ -421,10 +437,10 @@ def test_a_number_that_does_not_fit_has_an_exponent(reward: float, tmp_path: Pat
     view = RunsView(columns=("last reward",))
     with closing(StoreReader(path)) as reader:
         (run,) = reader.runs(metrics=("reward", "kl"), columns=view.columns)
-    row = plain_text([run_line(run, fitting(120, view), view)])
+    row = plain_text([run_line(run, fitting(200, view), view)])
     numbers = re.findall(r"[−.\d]+e\S+", row)
     assert [value_of(number) for number in numbers] == pytest.approx(
-        [reward, reward, -reward], rel=0.2
+        [reward, -reward, reward], rel=0.2
     )
 
 
@@ -507,8 +523,8 @@ def test_the_first_rows_do_not_wait_for_the_settings_that_differ(tmp_path: Path)
 async def test_a_click_on_a_title_sorts_and_a_second_one_reverses(store: Path) -> None:
     async with walk(workbench(store)) as on:
         screen = await ready(on)
-        title = on.lines[2].index("best reward")
-        for sort in ("-reward", "reward", "-reward"):
+        title = on.lines[2].index("held-out")
+        for sort in ("-last eval/accuracy", "last eval/accuracy", "-last eval/accuracy"):
             await on.pilot.click(RunsTable, offset=(title, 1))
             assert screen.view.sort == sort
             await until(on.app, lambda: len(re.findall("[▾▴]", on.lines[2])) == 1)

@@ -216,7 +216,7 @@ ALERT = ev.AlertRaised(
 async def test_an_alert_is_counted_at_the_top_and_told_in_full(tmp_path: Path) -> None:
     app = workbench([*SHORT.events(), ALERT], tmp_path)
     async with walk(app) as on:
-        await on.see("▲1  step 24/60")
+        await on.see("▲1  flat  step 24/60")
         assert on.lines[2].startswith(" ▸ ▲ Last 10 steps: ")
         log = rows_of(app, "#alerts")[1:-1]
         words = " ".join("".join(line[12:-1] for line in log[:3]).split())

@@ -77,5 +77,5 @@ def test_runs_writes_a_share_and_its_difference_in_percent(tmp_path: Path) -> No
         column = next(column for column in columns if column.title == title)
         return "".join(text for text, _ in run_line(high, [column], view)).split()
 
-    assert drawn("held-out") == ["75%", "@3"]
+    assert drawn("held-out") == ["75%"]
     assert drawn(own) == ["75%"]

@@ -1,0 +1,93 @@
+"""The line at the top of every screen: the shown run, its health, and what else is training."""
+
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from grpo_engine.run_health import Health
+from grpo_tui.app.feed.snapshot import Head, Snapshot
+from grpo_tui.app.text.safe_text import cell_len
+from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.preferences import Preferences
+from grpo_tui.app.tui.widgets.panel import plain_text
+from grpo_tui.app.tui.widgets.top_bar import run_line
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.record.recorder import Recorder, start_run
+from grpo_tui.experiments.values import AlertView, RunSummary
+from tests.app.rest import until
+from tests.app.script import started
+from tests.app.stored import record, run_events
+from tests.app.walk import walk
+from tests.experiments.made import CONFIG
+
+ALERT = AlertView(
+    step=60, rule="no_signal", severity="warning", explanation="", remedy="", first_step=60, count=1
+)
+SHOWN = Snapshot(
+    head=Head(id="a", name="calm-otter", model="starter", recipe="grpo", total_steps=60),
+    status="running",
+    step=60,
+    current_step=60,
+    alerts=(ALERT,),
+    health=Health(word="hacked?", reason="Reward rose and accuracy fell."),
+)
+
+
+def training(path: Path, name: str) -> Recorder:
+    """A run of another process, as far as a store can tell."""
+    recorder = start_run(path, CONFIG, name=name)
+    recorder.put(started())
+    assert recorder.flush(60)
+    return recorder
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> RunSummary:
+    recorder = training(tmp_path / "runs.db", "live-heron")
+    with closing(StoreReader(tmp_path / "runs.db")) as reader:
+        (run,) = reader.active()
+    recorder.close()
+    return run
+
+
+def test_what_a_narrow_terminal_leaves_out_comes_from_a_list(live: RunSummary) -> None:
+    """At 80 columns the tabs leave 36."""
+
+    def line(width: int, mark: str = "", *elsewhere: RunSummary) -> str:
+        text = plain_text([run_line(SHOWN, mark, elsewhere, width)])
+        assert cell_len(text) <= width
+        return " ".join(text.split())
+
+    assert line(80) == "● calm-otter starter · grpo ▲1 hacked? step 60/60"
+    assert line(36) == "● calm-otter ▲1 hacked? 60/60"
+    assert line(36, "recorded speed") == "● calm-otter ▲1 hacked? 60/60"
+    assert line(76, "", live) == "● calm-otter starter · grpo ▲1 hacked? step 60/60 ● live-heron"
+    assert line(46, "", live) == "● calm-otter hacked? 60/60 ● live-heron"
+    assert line(36, "", live) == "● calm-ott… hacked? ● live-heron"
+    assert line(80, "", live, replace(live, id="b")).endswith("● live-heron +1")
+    assert plain_text([run_line(Snapshot(), "", [live], 36)]).strip() == "● live-heron"
+
+
+async def test_a_run_that_trains_elsewhere_is_at_the_top_and_3_goes_to_what_the_queue_began(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "runs.db"
+    record(path, run_events(steps=1), name="calm-otter")
+    async with walk(Workbench(path, preferences=Preferences())) as on:
+        await on.press("enter")
+        await on.until(lambda: "run completed" in on.text)
+        recorder = training(path, "live-heron")
+        on.app._read_active()
+        await until(on.app, lambda: "● live-heron" in on.lines[0])
+        await on.press("1", "3")
+        assert "✓ calm-otter" in on.lines[0]  # it was not started from here
+        recorder.close()
+        on.app.follows_queue = True
+        recorder = training(path, "new-hare")
+        on.app._read_active()
+        await until(on.app, lambda: "● new-hare" in on.lines[0])
+        await on.press("3")
+        await on.until(lambda: "● new-hare" in on.lines[0] and "calm-otter" not in on.lines[0])
+        recorder.close()
