@@ -243,6 +243,33 @@ def ranking_rows(ranking: "Ranking", comparison: "Comparison") -> list[dict[str,
     return [{key: row[key] for key in row if any(row[key] for row in rows)} for row in rows]
 
 
+def effects_title(ranking: "Ranking") -> str:
+    """Name what the effects of single settings are by, and what their intervals hold for."""
+    answers = "greedy answers" if ranking.mode == "greedy" else "sampled answers"
+    scope = "seeds and problems" if ranking.seeds else "problems, not seeds"
+    at_once = f", all {len(ranking.effects)} at once" if len(ranking.effects) > 1 else ""
+    return (
+        f"each setting, averaged over the others; {answers} to {ranking.problems} held-out "
+        f"problems; 95% over {scope}{at_once}"
+    )
+
+
+def effect_rows(ranking: "Ranking") -> list[dict[str, str]]:
+    """Return what each value of a setting changes as text, the most important columns first."""
+    return [
+        {
+            "setting": f"{effect.path.rpartition('.')[2]} {value_text(effect.base)} → "
+            f"{value_text(effect.value)}",
+            "points": points(effect.difference),
+            "95%": f"{points(effect.low)} to {points(effect.high)}",
+            "p": probability(effect.p_value).removeprefix("p ").removeprefix("= "),
+            "right": f"{percent(effect.base_share)} → {percent(effect.share)}%",
+            "pairs": str(effect.pairs),
+        }
+        for effect in ranking.effects
+    ]
+
+
 def _ranking_row(
     row: "RankedSetting", ranking: "Ranking", comparison: "Comparison"
 ) -> dict[str, str]:

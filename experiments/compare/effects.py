@@ -4,7 +4,9 @@ A sweep is one array per setting: the share of right samples [R, P] of R seeds o
 problems. With one seed each, the paired permutation test of `paired` is used. With more, the mean
 difference D has a t interval whose variance is V = b/R + b'/R' + i/P + e (1/R + 1/R')/P: seeds,
 problems that suit one setting better, and single samples. Each interval has the level 1 - .05/m
-for m comparisons (Bonferroni), so that all of them hold at once in 95 of 100 sweeps.
+for m comparisons (Bonferroni), so that all of them hold at once in 95 of 100 sweeps. The main
+effect of a setting is the mean difference of the pairs that differ in it alone, with the same
+variance for that mean.
 """
 
 import math
@@ -56,19 +58,26 @@ def spread_of(sweep: Sequence[Shares]) -> Spread:
     return Spread(runs / pooled, samples / pooled, df, len(sweep))
 
 
-def _variance(
-    left: Shares, right: Shares, spread: Spread
-) -> Callable[[int, int], tuple[float, float]]:
+Pairs = Sequence[tuple[Shares, Shares]]
+
+
+def _differences(pairs: Pairs) -> Numbers:
+    """The difference at each problem, as the mean over the pairs."""
+    return np.mean([left.mean(0) - right.mean(0) for left, right in pairs], axis=0)
+
+
+def _variance(pairs: Pairs, spread: Spread) -> Callable[[int, int], tuple[float, float]]:
     """Return V and its degrees of freedom as a function of more seeds and more problems.
 
+    With several pairs it is that of their mean: what seeds and samples add is divided by the pairs.
     A setting whose seeds differ more than the average of the sweep counts with its own variance.
     Two half problems, one won and one lost, keep the variance above 0 where no sample differs
     (Agresti and Min, 2005).
     """
-    sides, count = (left, right), left.shape[1]
-    differences = left.mean(0) - right.mean(0)
+    sides, count = [shares for pair in pairs for shares in pair], pairs[0][0].shape[1]
+    weight, differences = 1 / len(pairs) ** 2, _differences(pairs)
     squares = float(((differences - differences.mean()) ** 2).sum()) + 1
-    of_samples = sum(spread.samples / len(shares) for shares in sides)
+    of_samples = weight * sum(spread.samples / len(shares) for shares in sides)
     of_problems = max(0.0, squares * count / ((count + 1) * (count + 2)) - of_samples)
 
     def of_seeds(shares: Shares) -> float:
@@ -80,8 +89,8 @@ def _variance(
     def at(more_seeds: int, more_problems: int) -> tuple[float, float]:
         """The degrees of freedom are those of Satterthwaite's formula."""
         size = count + more_problems
-        seeds = sum(variance / (runs + more_seeds) for variance, runs in variances)
-        samples = sum(spread.samples / (runs + more_seeds) for _, runs in variances) / size
+        seeds = weight * sum(variance / (runs + more_seeds) for variance, runs in variances)
+        samples = weight * sum(spread.samples / (runs + more_seeds) for _, runs in variances) / size
         problems = of_problems / size
         total = seeds + problems + samples
         loss = (problems + samples) ** 2 / (size - 1)
@@ -97,9 +106,13 @@ def _variance(
 
 def effect(left: Shares, right: Shares, spread: Spread, comparisons: int) -> Effect:
     """Return the difference of two settings, with p and interval corrected for the comparisons."""
+    return mean_effect([(left, right)], spread, comparisons)
+
+
+def mean_effect(pairs: Pairs, spread: Spread, comparisons: int) -> Effect:
+    """Return the mean difference of pairs of settings, such as those that differ in one alone."""
     alpha = ALPHA / comparisons
-    variance = _variance(left, right, spread)
-    differences = left.mean(0) - right.mean(0)
+    variance, differences = _variance(pairs, spread), _differences(pairs)
     if spread.df or not differences.any():
         difference = float(differences.mean())
         total, df = variance(0, 0)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from difflib import unified_diff
 from math import inf, isfinite
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from grpo_engine.errors import quoted
@@ -14,6 +14,7 @@ from grpo_tui.experiments.compare.values import (
     Comparison,
     Effect,
     Evaluated,
+    MainEffect,
     MetricCell,
     MetricComparison,
     PairedTest,
@@ -98,7 +99,7 @@ def compare(
         same={path: value for path, value in settings[0].items() if path not in changed},
         metrics=tuple(_metric(reader, runs, base, key, steps) for key in keys),
         seeds=tuple(tuple(run.id for run in group) for group in alike if len(group) > 1),
-        rankings=_rankings(reader, groups, last, goal),
+        rankings=_rankings(reader, groups, last, goal, _varied(runs, differing)),
         notes=tuple(_reasons(reader, groups)),
     )
 
@@ -246,11 +247,20 @@ def _alike(runs: Runs, settings: Sequence[Settings]) -> list[list[RunSummary]]:
 # -- the same problems --------------------------------------------------------------------------
 
 
+def _varied(runs: Runs, differing: Sequence[SettingDifference]) -> dict[str, Settings]:
+    """The settings of each run, by its id, of which a sweep may have tried several values."""
+    varied = [item for item in differing if item.path != "seed" and not item.minor]
+    return {
+        run.id: {item.path: item.values[index] for item in varied} for index, run in enumerate(runs)
+    }
+
+
 def _rankings(
     reader: "StoreReader",
     groups: Sequence[Runs],
     last: Mapping[int, Mapping[str, Judged]],
     goal: tuple[str, float] | None,
+    varied: Mapping[str, Settings],
 ) -> tuple[Ranking, ...]:
     """Rank the settings whose problems are those of the baseline's setting, the first one."""
     prints = {run.dataset_fingerprint for run in groups[0]}
@@ -261,7 +271,7 @@ def _rankings(
             [last[run.key][mode] for run in group if mode in last[run.key]] for group in alike
         )
         if base and len(prints) == 1:
-            rankings.append(_ranking(reader, mode, [base, *filter(None, others)], goal))
+            rankings.append(_ranking(reader, mode, [base, *filter(None, others)], goal, varied))
     return tuple(filter(None, rankings))
 
 
@@ -332,6 +342,22 @@ class ProblemShares:
         spread = spread_of(self.shares)
         return effect(self.shares[index], self.shares[base], spread, len(self.shares) - 1)
 
+    def main_effect(
+        self, pairs: Sequence[tuple[int, int]], comparisons: int, **setting: Any
+    ) -> MainEffect:
+        """The mean difference of pairs of settings."""
+        from grpo_tui.experiments.compare.effects import mean_effect, spread_of
+
+        sides = [(self.shares[left], self.shares[right]) for left, right in pairs]
+        effect = mean_effect(sides, spread_of(self.shares), comparisons)
+        return MainEffect(
+            **asdict(effect),
+            **setting,
+            share=fmean(self.sides[left].share for left, _ in pairs),
+            base_share=fmean(self.sides[right].share for _, right in pairs),
+            pairs=len(pairs),
+        )
+
     def test(self, index: int) -> PairedTest:
         """The difference between a setting and the first one."""
         return PairedTest(
@@ -401,6 +427,7 @@ def _ranking(
     mode: str,
     groups: Sequence[Sequence[Judged]],
     goal: tuple[str, float] | None,
+    varied: Mapping[str, Settings],
 ) -> Ranking | None:
     """Rank settings by the problems that all their runs have."""
     shares = ProblemShares.of(mode, groups)
@@ -426,6 +453,33 @@ def _ranking(
             )
             for index in order
         ),
+        effects=_main_effects(shares, [varied[side.runs[0]] for side in sides]),
+    )
+
+
+def _main_effects(shares: ProblemShares, settings: Sequence[Settings]) -> tuple[MainEffect, ...]:
+    """Compare each value of a setting with the baseline's, the first one, over the other settings.
+
+    That takes two pairs at least that differ in this setting alone.
+    """
+    texts = [
+        {path: json.dumps(value, sort_keys=True) for path, value in item.items()}
+        for item in settings
+    ]
+    compared: list[tuple[str, Any, list[tuple[int, int]]]] = []
+    for path, base in texts[0].items():
+        cells: dict[tuple[str, ...], dict[str, int]] = {}
+        for index, item in enumerate(texts):
+            others = tuple(text for name, text in item.items() if name != path)
+            cells.setdefault(others, {})[item[path]] = index
+        values = {item[path]: settings[index][path] for index, item in enumerate(texts)}
+        for text, value in values.items():
+            pairs = [(row[text], row[base]) for row in cells.values() if {text, base} <= row.keys()]
+            if text != base and len(pairs) > 1:
+                compared.append((path, value, pairs))
+    return tuple(
+        shares.main_effect(pairs, len(compared), path=path, value=value, base=settings[0][path])
+        for path, value, pairs in compared
     )
 
 

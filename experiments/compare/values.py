@@ -115,6 +115,22 @@ class RankedSetting:
 
 
 @frozen
+class MainEffect(Effect):
+    """What a setting's value changes, averaged over the values of the other settings of a sweep.
+
+    The difference is the mean over `pairs` of settings that differ in this one alone, of shares
+    of right samples.
+    """
+
+    path: str
+    value: Any
+    base: Any
+    share: float
+    base_share: float
+    pairs: int
+
+
+@frozen
 class Ranking:
     """The settings of a sweep from best to worst, by greedy or by sampled held-out evaluation.
 
@@ -129,6 +145,7 @@ class Ranking:
     metric: str
     threshold: float
     settings: tuple[RankedSetting, ...]
+    effects: tuple[MainEffect, ...] = ()  # if several settings vary by themselves
 
 
 @frozen

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -104,6 +105,33 @@ def sweep_of_rates(folder: Path) -> Path:
                 )
                 record(path, events, sweep=sweep, name=f"{name}-{number}", **changes)
     record(path, run_events(steps=3), name="lone-wolf")
+    return path
+
+
+@made_once
+def sweep_of_two_settings(folder: Path) -> Path:
+    """A sweep of two learning rates by two betas, two seeds each; only the rate matters."""
+    path = folder / "runs.db"
+    random = Random(0)
+    with closing(ExperimentStore(path)) as store:
+        sweep, _ = RunQueue(store).sweep("square", {"seed": ["square"]}, [])
+        for rate, beta, seed in product((1e-5, 1e-4), (0.04, 0.4), (0, 1)):
+            events = (
+                made
+                for event in run_events(steps=6, seed=seed, prompts=2)
+                for made in (
+                    evaluations(event, random, 0.65 if rate == 1e-4 else 0.35, 6)
+                    if isinstance(event, ev.EvaluationFinished)
+                    else (event,)
+                )
+            )
+            changes: dict[str, Any] = {
+                "optimizer": {"learning_rate": rate},
+                "algorithm": algorithm(beta=beta),
+            }
+            record(
+                path, events, sweep=sweep, name=f"r{rate:g}-b{beta:g}-{seed}", seed=seed, **changes
+            )
     return path
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.sweeps import Case, coverage, effects, sweep, truth
-from grpo_tui.experiments.compare.effects import Shares, effect, paired, spread_of
+from grpo_tui.experiments.compare.effects import Shares, effect, mean_effect, paired, spread_of
 from grpo_tui.experiments.compare.statistics import t_quantile
 
 
@@ -38,6 +38,38 @@ def test_the_interval_has_seeds_problems_and_answers_in_it() -> None:
     assert found.difference == 0.5
     assert (found.low, found.high) == pytest.approx((0.5 - half, 1.0))
     assert found.method == "t test over seeds and problems"
+
+
+def test_a_main_effect_is_surer_than_each_of_its_pairs_where_seeds_and_answers_differ() -> None:
+    spread = spread_of([BASE, OWN, BASE, OWN])
+    mean = mean_effect([(OWN, BASE), (OWN, BASE)], spread, 1)
+    # as above, but answers count half: 4 sides of .125 / 2, by 2 pairs squared and 4 problems
+    answers = 4 * 0.125 / 2 / 4 / 4
+    total = 2 / 30  # of seeds nothing is left: .03125 less .125 / 4 of the answers
+    freedom = math.floor(10 * total**2 / (total**2 / 3 + answers**2 / 4)) / 10
+    half = t_quantile(0.95, freedom) * math.sqrt(total)
+    assert mean.difference == 0.5
+    assert mean.low == pytest.approx(0.5 - half)
+    single = effect(OWN, BASE, spread, 1)
+    assert mean.low > single.low
+
+
+def test_the_interval_of_a_main_effect_holds_as_often_as_it_says() -> None:
+    """Two settings by two, three seeds: one has an effect at each problem, the other has none."""
+    random, held = np.random.default_rng(0), 0
+    for _ in range(200):
+        easy = random.normal(0, 1.2, 60)
+        match = random.normal(0, 0.5, 60)
+        cells = []
+        for level in (0, 0, 1, 1):
+            luck = random.normal(0, 0.3, (3, 1))
+            chance = 1 / (1 + np.exp(-(0.5 * level + easy + level * match + luck)))
+            cells.append(random.binomial(1, chance).astype(float))
+        first, second, third, fourth = cells
+        spread = spread_of(cells)
+        null = mean_effect([(second, first), (fourth, third)], spread, 2)
+        held += null.low <= 0 <= null.high
+    assert held >= 0.95 * 200
 
 
 def test_a_setting_whose_seeds_differ_more_has_the_wider_interval() -> None:

@@ -18,6 +18,8 @@ from grpo_tui.app.text.comparison import (
     MAIN_METRICS,
     columns_of,
     comparison_json,
+    effect_rows,
+    effects_title,
     metric_name,
     phase_times,
     ranking_rows,
@@ -111,6 +113,9 @@ def print_page(result: Comparison, all_settings: bool, keys: Sequence[str], axis
     for ranking in result.rankings:
         print_text(f"\n{ranking_title(ranking)}")
         print_table(ranking_rows(ranking, result))
+        if ranking.effects:
+            print_text(f"\n{effects_title(ranking)}")
+            print_table(effect_rows(ranking))
     pooled = columns_of(result, pooled=True)
     if len(pooled) == 1:  # one setting: its runs
         pooled = columns_of(result, pooled=False)
