@@ -249,8 +249,8 @@ def effects_title(ranking: "Ranking") -> str:
     scope = "seeds and problems" if ranking.seeds else "problems, not seeds"
     at_once = f", all {len(ranking.effects)} at once" if len(ranking.effects) > 1 else ""
     return (
-        f"each setting, averaged over the others; {answers} to {ranking.problems} held-out "
-        f"problems; 95% over {scope}{at_once}"
+        f"{answers}: each setting, averaged over the others; {ranking.problems} held-out problems; "
+        f"95% over {scope}{at_once}"
     )
 
 

@@ -63,7 +63,8 @@ Pairs = Sequence[tuple[Shares, Shares]]
 
 def _differences(pairs: Pairs) -> Numbers:
     """The difference at each problem, as the mean over the pairs."""
-    return np.mean([left.mean(0) - right.mean(0) for left, right in pairs], axis=0)
+    mean: Numbers = np.array([left.mean(0) - right.mean(0) for left, right in pairs]).mean(0)
+    return mean
 
 
 def _variance(pairs: Pairs, spread: Spread) -> Callable[[int, int], tuple[float, float]]:

@@ -4,6 +4,7 @@ In the charts each run has a mark as well as a colour. Marks are staggered along
 they stay visible where curves overlap, and appear at each curve's end.
 """
 
+import re
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -14,14 +15,15 @@ from textual.reactive import reactive
 from grpo_tui.app.text.words import count_of
 from grpo_tui.app.tui.screens.compare import render
 from grpo_tui.app.tui.screens.compare.state import PAGES, CompareView
+from grpo_tui.app.tui.screens.watch.render import sentence_lines
 from grpo_tui.app.tui.widgets.charts.plot import LABELS, axis_line, cross_position, ticks_of
 from grpo_tui.app.tui.widgets.charts.stack import ChartStack, Row, side_by_side
 from grpo_tui.app.tui.widgets.pages import PagesPanel
-from grpo_tui.app.tui.widgets.panel import BarPanel, Line, Panel, card, paragraph, plain_text
+from grpo_tui.app.tui.widgets.panel import BarPanel, Line, Panel, card, plain_text
 
 MAX_RUNS = 12
 TALL = 8  # lines of a chart
-MAX_SENTENCE = 6  # lines
+SENTENCE_END = re.compile(r"(?<=\.) (?=[A-Z])")
 OFFERS = (
     ("+", "add runs from a list", "space marks, ⏎ compares them"),
     ("G", "the newest sweep", "which setting is better, and how sure that is"),
@@ -41,16 +43,13 @@ class ComparePanel(Panel):
 class VerdictLine(ComparePanel, BarPanel, can_focus=False):
     """Which setting is better, and with what confidence."""
 
-    def watch_view(self) -> None:
-        """Update the height to fit the sentences."""
-        self.styles.height = len(self.paint(self.app.size.width, MAX_SENTENCE))
+    def height_needed(self, width: int, height: int) -> int:
+        """The lines that its sentences take, of a quarter of the screen."""
+        return len(self.paint(width, min(6, height // 5)))
 
-    def on_resize(self) -> None:
-        self.watch_view()
-
-    def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - as many as needed
-        text = render.verdict(self.view)
-        return paragraph(text, width - 1, MAX_SENTENCE, "text", (" ▸ ", "accent"))
+    def paint(self, width: int, height: int) -> list[Line]:
+        """Whole sentences, as many as fit."""
+        return sentence_lines(SENTENCE_END.split(render.verdict(self.view)), width, height)
 
 
 class RunsPanel(ComparePanel):
@@ -240,10 +239,9 @@ class ComparePagePanel(ComparePanel, PagesPanel):
         }
         return notes[view.page] if at else ""
 
-    def height_needed(self) -> int | None:
-        """The rows of a page that may be low; None if it takes any number."""
-        low = self.view.page in ("ranking", "answers")
-        return max(10, len(self.paint(max(10, self.inner.width), 99)) + 2) if low else None
+    def height_needed(self, width: int) -> int:
+        """The lines of the page and its frame."""
+        return len(self.paint(max(10, width - 2), 99)) + 2
 
     def topic(self) -> str:
         rows = self.view.rows
@@ -265,6 +263,16 @@ class ComparePagePanel(ComparePanel, PagesPanel):
     def copy_text(self) -> str:
         """Return the visible part of the page."""
         return plain_text(self.paint(max(40, self.inner.width), 400)[1:])
+
+
+class MetricsPanel(ComparePanel, can_focus=False):
+    """The metrics, beside a page that leaves space for them."""
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        """The table from its first row on."""
+        view = replace(self.view, row=-1)
+        self.note = f"means over seeds at {view.comparison.at}" * view.bands
+        return render.metrics_lines(view, width, height) if view.runs else []
 
 
 class CardPanel(ComparePanel):

@@ -15,6 +15,8 @@ from grpo_tui.app.charts.stored import ChartData
 from grpo_tui.app.text.comparison import (
     ALPHA,
     ARROWS,
+    effect_rows,
+    effects_title,
     points,
     ranked,
     ranking_of,
@@ -45,7 +47,7 @@ from grpo_tui.app.tui.widgets.charts.stack import side_by_side
 from grpo_tui.app.tui.widgets.panel import Line, cells, list_row, paragraph
 from grpo_tui.app.tui.widgets.top_bar import status_mark
 from grpo_tui.experiments.compare.statistics import mean_interval
-from grpo_tui.experiments.compare.values import MetricCell, PairedTest
+from grpo_tui.experiments.compare.values import Effect, MetricCell, Ranking
 from grpo_tui.experiments.values import GroupView, RunSummary
 
 NO_PROMPTS = (
@@ -348,12 +350,12 @@ def ranking_lines(view: CompareView, width: int, height: int) -> list[Line]:
     lines: list[Line] = []
     first = ranking_of(comparison, view.metric)
     for ranking in sorted(comparison.rankings, key=lambda ranking: ranking is not first):
-        title, rows = ranking_title(ranking), ranking_rows(ranking, comparison)
-        while cell_len(title) > width and "; " in title:
-            title = title.rpartition("; ")[0]
-        head, *texts = ranking_table(rows, width - 2)
         lines += [[]] if lines else []
-        lines += [[(clip(title, width), "headline")], [("  " + head, "label")]]
+        if ranking.effects:
+            lines += [*_effect_lines(ranking, width), []]
+        title, rows = ranking_title(ranking), ranking_rows(ranking, comparison)
+        head, *texts = ranking_table(rows, width - 2)
+        lines += [[(_title(title, width), "headline")], [("  " + head, "label")]]
         for item, text in zip(ranking.settings, texts, strict=True):
             selected = view.chosen is not None and view.chosen.id in item.own.runs
             style = "bold " * selected + result_colour(item.test)
@@ -361,9 +363,30 @@ def ranking_lines(view: CompareView, width: int, height: int) -> list[Line]:
     return [*scrolled(lines, view.row, height)]
 
 
-def ranking_table(rows: Sequence[dict[str, str]], width: int) -> list[str]:
-    """The table of a ranking, without the least important columns that do not fit."""
-    rows = [{**row, "setting": clip(row["setting"], max(16, width // 3))} for row in rows]
+def _title(text: str, width: int) -> str:
+    """A title without the last of its parts, where it would be too long."""
+    while cell_len(text) > width and "; " in text:
+        text = text.rpartition("; ")[0]
+    return clip(text, width)
+
+
+def _effect_lines(ranking: Ranking, width: int) -> list[Line]:
+    """What each setting changes, averaged over the others."""
+    head, *texts = ranking_table(effect_rows(ranking), width - 2, width // 2)
+    colours = map(result_colour, ranking.effects)
+    return [
+        [(_title(effects_title(ranking), width), "headline")],
+        [("  " + head, "label")],
+        *([("  " + text, colour)] for text, colour in zip(texts, colours, strict=True)),
+    ]
+
+
+def ranking_table(rows: Sequence[dict[str, str]], width: int, names: int = 0) -> list[str]:
+    """The table of a ranking, without the least important columns that do not fit.
+
+    Settings have so many cells, by default a third.
+    """
+    rows = [{**row, "setting": clip(row["setting"], names or max(16, width // 3))} for row in rows]
     for count in range(len(rows[0]), 1, -1):
         lines = table_lines([dict(islice(row.items(), count)) for row in rows])
         if max(map(cell_len, lines)) <= width:
@@ -371,7 +394,7 @@ def ranking_table(rows: Sequence[dict[str, str]], width: int) -> list[str]:
     return table_lines(rows, limit=width)
 
 
-def result_colour(test: PairedTest | None) -> str:
+def result_colour(test: Effect | None) -> str:
     """The colour of a difference: good or bad if it is sure."""
     if test is None or test.p_value >= ALPHA:
         return "text"

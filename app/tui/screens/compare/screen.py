@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.containers import Container, Horizontal
+from textual.containers import Grid
 from textual.reactive import reactive
 
 from grpo_tui.app.charts.series import SMOOTHINGS
@@ -23,18 +23,22 @@ from grpo_tui.app.tui.screens.compare.panels import (
     ComparePagePanel,
     ComparePanel,
     CurvesPanel,
+    MetricsPanel,
     RunsPanel,
     SettingsPanel,
     VerdictLine,
 )
 from grpo_tui.app.tui.screens.compare.state import (
     MAX_LISTED,
+    ONE_COLUMN,
     PAGES,
+    TWO_PAGES,
     CompareView,
     list_runs,
     load_comparison,
     load_completions,
     load_prompts,
+    rows_of,
 )
 from grpo_tui.app.tui.store.reader import reporting
 from grpo_tui.app.tui.widgets.pages import PagesPanel
@@ -60,15 +64,15 @@ class CompareScreen(WorkbenchScreen):
     view: reactive[CompareView] = reactive(CompareView, repaint=False)
 
     def body(self) -> ComposeResult:
-        """Verdict, runs beside settings, curves, a page below; a hint card without runs."""
+        """Verdict, legend beside settings, curves, a page below; a hint card without runs."""
         yield CardPanel("compare", id="card")
         yield VerdictLine(id="verdict")
-        with Container(id="top"):
-            with Horizontal(id="side"):
-                yield RunsPanel("runs", id="runs")
-                yield SettingsPanel("changed settings", id="settings")
+        with Grid(id="panels"):
+            yield RunsPanel("runs", id="runs")
+            yield SettingsPanel("changed settings", id="settings")
             yield CurvesPanel("curves", id="curves")
-        yield ComparePagePanel("metrics", id="page")
+            yield ComparePagePanel("metrics", id="page")
+            yield MetricsPanel("metrics", id="metrics")
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,22 +90,46 @@ class CompareScreen(WorkbenchScreen):
         self.set_class(empty, "-empty")
         self.query_one(CardPanel if empty else CurvesPanel).focus()
 
-    def watch_view(self, old: CompareView, new: CompareView) -> None:
-        """Give runs, settings and page the rows they need; the curves have the rest."""
+    def watch_view(self, new: CompareView) -> None:
+        """Pass the view to every panel."""
         if not self.is_mounted:
             return
         for panel in self.query(ComparePanel):
             panel.view = new
+        self._arrange()
+
+    def _arrange(self) -> None:
+        """Share the lines by what the panels have to show; what nothing needs is the curves'."""
         if not self.query(ComparePagePanel):
             return  # The screen was closed while the store was read
-        short, total = self.has_class("-short"), self.app.size.height
-        page = self.query_one(ComparePagePanel)
-        if short and new.page == "ranking" != old.page:
-            self.set_class(True, "-page")
-        page.styles.height = None if short else page.height_needed()
+        width, height = self.app.size
+        height -= 2  # tabs and keys
+        single = width < ONE_COLUMN
+        beside = width >= TWO_PAGES and self.view.page in ("ranking", "settings")
+        page, verdict = self.query_one(ComparePagePanel), self.query_one(VerdictLine)
         runs, settings = self.query_one(RunsPanel), self.query_one(SettingsPanel)
-        rows = max(runs.height_needed(), settings.height_needed() if settings.display else 0)
-        self.query_one("#side").styles.height = min(rows, 4 if short else total // 5) + 3
+        legend = (
+            runs.height_needed() if single else max(runs.height_needed(), settings.height_needed())
+        )
+        rows = rows_of(
+            height,
+            sentences=verdict.height_needed(width, height),
+            page=page.height_needed(width // 2 if beside else width),
+            legend=legend + 3,
+            focused=(self.focused.id if self.focused else None) or "",
+        )
+        verdict.styles.height = rows["verdict"]
+        grid = self.query_one("#panels").styles
+        grid.grid_size_columns = 1 if single else 2
+        grid.grid_rows = " ".join(str(rows[name]) for name in ("runs", "curves", "page"))
+        settings.display = not single
+        self.query_one(MetricsPanel).display = beside
+        self.query_one(CurvesPanel).styles.column_span = 1 if single else 2
+        page.styles.column_span = 1 if single or beside else 2
+
+    def on_descendant_focus(self) -> None:
+        """Open the panel that has the focus, where not all can be."""
+        self._arrange()
 
     @property
     def ready(self) -> bool:
@@ -245,7 +273,7 @@ class CompareScreen(WorkbenchScreen):
 
     def _size_classes(self) -> None:
         super()._size_classes()
-        self.watch_view(self.view, self.view)
+        self.watch_view(self.view)
 
     @on(CurvesPanel.Resized)
     def draw(self) -> None:
@@ -373,16 +401,8 @@ class CompareScreen(WorkbenchScreen):
     # -- pages ------------------------------------------------------------------------------
 
     def action_turn(self, by: int) -> None:
-        """Go to another page; on a small terminal the curves are one of them."""
-        short = self.has_class("-short")
-        pages = ("", *PAGES) if short else PAGES  # "" has the curves
-        current = "" if short and not self.has_class("-page") else self.view.page
-        if page := pages[(pages.index(current) + by) % len(pages)]:
-            self.show_page(page)
-        else:
-            self.set_class(False, "-page")
-            self.query_one(CurvesPanel).focus()
-            self.call_after_refresh(self.draw)
+        """Go to another page."""
+        self.show_page(PAGES[(PAGES.index(self.view.page) + by) % len(PAGES)])
 
     @on(PagesPanel.PageClicked)
     def turn_to(self, message: PagesPanel.PageClicked) -> None:
@@ -390,10 +410,7 @@ class CompareScreen(WorkbenchScreen):
 
     def show_page(self, page: str) -> None:
         """Show a page."""
-        self.set_class(True, "-page")
         self.update(page=page, row=0)
-        if self.has_class("-short"):
-            self.query_one(ComparePagePanel).focus()
         self.read_more()
 
     def action_prompt(self, by: int) -> None:

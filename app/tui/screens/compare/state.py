@@ -20,6 +20,7 @@ from grpo_tui.app.text.comparison import (
     value_text,
 )
 from grpo_tui.app.text.run_text import run_summary
+from grpo_tui.app.tui.screens.priorities import Part, shared_lines
 from grpo_tui.experiments.compare.runs import AMOUNTS, compare, only_recorded
 from grpo_tui.experiments.compare.values import Comparison, MetricCell, MetricComparison
 from grpo_tui.experiments.errors import RunNotFoundError
@@ -65,6 +66,25 @@ def end_of(run: RunSummary, axis: str) -> float:
 def common_end(runs: Sequence[RunSummary], axis: str) -> float:
     """Where the shortest run ends, ignoring runs without a finished step."""
     return min((end for run in runs if (end := end_of(run, axis)) > 0), default=0.0)
+
+
+ONE_COLUMN, TWO_PAGES = 110, 160  # cells up to which there is one column; from which two pages
+
+
+def rows_of(
+    height: int, *, sentences: int, page: int, legend: int, focused: str = ""
+) -> dict[str, int]:
+    """The lines of the screen's parts by the questions that they answer; what is cut last is first.
+
+    The sentences, the page and the legend can use so many lines; two runs are both in the legend.
+    """
+    parts = (
+        Part("verdict", sentences, sentences, title=0),  # which is better, and how sure
+        Part("page", 7, max(7, min(page, 2 * height // 5))),  # what each setting changes
+        Part("curves", 6),  # when it does
+        Part("runs", 5 if legend == 5 else 4, min(legend, 3 + height // 5)),  # which run is which
+    )
+    return shared_lines(parts, height, focused)
 
 
 @dataclass(frozen=True, slots=True)

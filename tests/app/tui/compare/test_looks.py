@@ -97,7 +97,7 @@ async def test_only_the_verdict_marks_what_is_better(
                 row = next(line for line in text.splitlines() if "│ ■ brave-fox" in line)
                 assert "tie −1.6 pt" in row
     path = sweep_of_settings(tmp_path, betas=(0.04, 0.4), seeds=3, steps=4)
-    async with walk(workbench(path), size) as on:
+    async with walk(workbench(path), max(size, (120, 40))) as on:  # with all rows of the legend
         screen = await opened(on)
         found = screen.view.comparison
         assert found is not None
