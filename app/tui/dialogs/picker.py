@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from textual import events, on, work
 from textual.app import ComposeResult
@@ -57,6 +58,7 @@ class PickerResult:
 
 Find = Callable[[str], Awaitable[Sequence[PickerItem]]]  # the items for a text
 Details = Callable[[str, int], list[Line]]
+Turn = Callable[[str, int], None]  # changes what belongs to an item, forwards or backwards
 
 
 class DetailsPanel(BarPanel):
@@ -116,12 +118,13 @@ class Picker(Dialog[PickerResult | None]):
         details: Details | None = None,
         optional: bool = False,
         adds: bool = False,
+        turn: Turn | None = None,
     ) -> None:
         super().__init__()
         self._title, self._hint, self._verb = title, hint, verb
         self._all, self._cursor = items, cursor
         self._details, self._optional, self._adds = details, optional, adds
-        self._several = marks is not None
+        self._several, self._turn = marks is not None, turn
         self._first_marks = self.marks = tuple(marks or ())
         self.items: Sequence[PickerItem] = ()  # those that match
 
@@ -144,8 +147,10 @@ class Picker(Dialog[PickerResult | None]):
         self.query_one(DetailsPanel).styles.height = rows
         self.query_one(Vertical).styles.height = len(self.items) + rows + FRAME_ROWS
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
-        """Marks are offered only where several items can be picked."""
+    def check_action(self, action: str, parameters: tuple[Any, ...]) -> bool | None:
+        """Marks are offered only where several items can be picked, turning where it is known."""
+        if action == "move" and parameters[1]:
+            return self._turn is not None
         return self._several or action not in ("mark", "mark_all")
 
     # -- the list ---------------------------------------------------------------------------
@@ -243,8 +248,14 @@ class Picker(Dialog[PickerResult | None]):
             marks = tuple(dict.fromkeys((*marks, value)))
         self.dismiss(PickerResult(value, marks))
 
-    def action_move(self, rows: int, _columns: int) -> None:
-        """Move the cursor, also from the field."""
+    async def action_move(self, rows: int, columns: int) -> None:
+        """Move the cursor, also from the field; sideways, change what belongs to the item."""
+        if columns and self._turn is not None:
+            if self.item is not None:
+                self._cursor = self.item.value
+                self._turn(self._cursor, columns)
+                await self._search(self.query_one(Field).value)
+            return
         options = self.query_one(OptionList)
         options.focus()
         (options.action_cursor_down if rows > 0 else options.action_cursor_up)()

@@ -28,7 +28,7 @@ from grpo_tui.app.tui.dialogs.trust import trusting
 from grpo_tui.app.tui.keys import bindings
 from grpo_tui.app.tui.messages import LaunchRequested, NewRunRequested, SweepRequested
 from grpo_tui.app.tui.screens.base import NARROW, WIDE, WorkbenchScreen
-from grpo_tui.app.tui.screens.new_run.columns import ColumnsDialog, Uses
+from grpo_tui.app.tui.screens.new_run.columns import columns_picker, uses_of
 from grpo_tui.app.tui.screens.new_run.completion import NAMES, Completer
 from grpo_tui.app.tui.screens.new_run.render import (
     PAGE,
@@ -535,12 +535,14 @@ class NewRunScreen(WorkbenchScreen):
     # -- lists ------------------------------------------------------------------------------
 
     def _map_columns(self) -> None:
-        def take(uses: Uses | None) -> None:
-            if uses is not None:
-                self.change(self.view.form.type(COLUMNS, as_text(dict(uses))))
+        data = self.view.columns
+        uses = uses_of(self.view.form.mapping(COLUMNS), list(data))
 
-        current = self.view.form.mapping(COLUMNS)
-        self.app.push_screen(ColumnsDialog(self.view.columns, current), take)
+        def take(result: PickerResult | None) -> None:
+            if result is not None:
+                self.change(self.view.form.type(COLUMNS, as_text(uses)))
+
+        self.app.push_screen(columns_picker(data, uses, self.app.size.width), take)
 
     def _choose(self, field: FormField) -> None:
         def choose(result: PickerResult | None) -> None:

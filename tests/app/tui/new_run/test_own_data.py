@@ -12,7 +12,6 @@ from grpo_engine.config.safe_yaml import parse_yaml
 from grpo_tui.app.trial.client import TrialProcess
 from grpo_tui.app.trial.service import Trials
 from grpo_tui.app.tui.screens.new_run.columns import (
-    column_lines,
     detail_lines,
     turned,
     uses_of,
@@ -68,19 +67,14 @@ def test_usual_and_likely_names_are_in_use_at_first() -> None:
     assert uses_of({}, list(DATA)) == {}
 
 
-def test_columns_are_shown_with_their_use_and_rows_and_hostile_cells_are_harmless() -> None:
-    text = plain_text(column_lines(DATA, {"prompt": "Frage"}, "Frage", 80))
-    assert [line.split()[:2] for line in text.splitlines()][:3] == [
-        ["column", "used"],
-        ["Frage", "prompt"],
-        ["Lösung", "–"],
-    ]
-    assert all(word in text for word in ("3 + 4?", "you", "row 2"))
-    assert "No column is used as the prompt yet" in plain_text(detail_lines(DATA, {}, "Frage", 80))
+def test_a_column_is_shown_in_full_and_hostile_cells_are_harmless() -> None:
+    text = plain_text(detail_lines(DATA, {}, "Frage", 80))
+    assert "No column is used as the prompt yet" in text
+    text = plain_text(detail_lines(DATA, {"prompt": "Frage"}, "Frage", 80))
+    assert all(word in text for word in ("Text or chat messages.", "row 2", "1 + 1?"))
     hostile = {name: list(HOSTILE) for name in HOSTILE}
     for width in (40, 120):
-        lines = column_lines(hostile, {}, HOSTILE[0], width)
-        lines += detail_lines(hostile, {}, HOSTILE[0], width)
+        lines = detail_lines(hostile, {}, HOSTILE[0], width)
         assert all(cells(line) <= width for line in lines)
         assert all(char.isprintable() for char in plain_text(lines).replace("\n", ""))
 
