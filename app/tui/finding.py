@@ -1,4 +1,4 @@
-"""What the palette finds, also as `/` on Watch: actions, metrics, settings, runs and help."""
+"""What the palette finds: actions, metrics, settings, runs and help."""
 
 import re
 from collections import defaultdict
@@ -83,7 +83,8 @@ def _actions(app: Any, screen: Screen[Any]) -> Iterator[Entry]:
     for item in key_actions(screen):
         name = item.name[:1].upper() + item.name[1:]
         keys = f"  ({item.keys})" if item.keys else ""
-        yield Entry(name, item.help + keys, partial(app.run_action, item.action, item.node))
+        go = partial(app.run_action, item.action, item.node)
+        yield Entry(name, item.help + keys, go, item.also)
     for theme in PALETTES:
         yield Entry(
             f"Theme: {theme}", "Colours of the whole workbench", partial(app.change_theme, theme)

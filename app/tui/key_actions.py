@@ -13,7 +13,7 @@ from textual.keys import format_key
 from textual.screen import Screen
 
 from grpo_tui.app import tui
-from grpo_tui.app.tui.keys import is_bound
+from grpo_tui.app.tui.keys import KEYS, is_bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,7 @@ class KeyAction:
     keys: str
     name: str
     help: str
+    also: str
     action: str
     node: DOMNode
     everywhere: bool
@@ -38,7 +39,8 @@ def key_actions(screen: Screen[Any]) -> Iterator[KeyAction]:
         section = str(binding.id).rpartition(".")[0]
         everywhere = section in ("", "mode", "move", "panel")
         keys = _keys_of(binding.key for binding in (binding, *others))
-        yield KeyAction(keys, binding.description, binding.tooltip, action, node, everywhere)
+        name, also = binding.description, KEYS["also"].get(str(binding.id), "")
+        yield KeyAction(keys, name, binding.tooltip, also, action, node, everywhere)
 
 
 def _keys_of(keys: Iterable[str]) -> str:

@@ -226,11 +226,8 @@ class WorkbenchScreen(AppScreen, Screen[None]):
         return next((node for node in nodes if isinstance(node, Panel)), None)
 
     def action_find(self) -> None:
-        """Open the search line, or the palette on a screen without a search of its own."""
-        if type(self).find is WorkbenchScreen.find:
-            self.app.action_command_palette()
-        else:
-            self.query_one(FindBar).open()
+        """Open the search line, whose hint says what it finds here."""
+        self.query_one(FindBar).open()
 
     def on_panel_opened(self) -> None:
         """Open what is under the cursor of a panel, unless a dialog is open by now."""

@@ -43,10 +43,11 @@ class FindBar(Horizontal):
         self.field.focus()
 
     def close(self) -> None:
-        """Close the search."""
-        self.display = False
+        """Close the search, and leave its field."""
+        typing, self.display = self.has_focus_within, False
         self.field.value = ""
-        self.screen.focus_next()
+        if typing:
+            self.screen.focus_next("Panel")
 
     @on(Input.Changed)
     def search(self, event: Input.Changed) -> None:

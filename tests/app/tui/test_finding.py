@@ -1,4 +1,4 @@
-"""The palette, and `/` on Watch, find actions, metrics, settings, runs, help and answers."""
+"""The palette finds actions, metrics, settings, runs, help and answers; `/` what is on screen."""
 
 import asyncio
 import re
@@ -15,6 +15,8 @@ from grpo_tui.app.tui.dialogs.help.screen import HelpScreen
 from grpo_tui.app.tui.dialogs.help.topics import ALERTS
 from grpo_tui.app.tui.finding import NameProvider, best
 from grpo_tui.app.tui.screens.base import Entry
+from grpo_tui.app.tui.screens.watch.panels import Curves
+from grpo_tui.app.tui.widgets.find_bar import FindBar
 from grpo_tui.experiments.store import ExperimentStore
 from tests.app import frames
 from tests.app.rest import until
@@ -66,6 +68,61 @@ async def test_every_metric_is_found_by_its_key_its_title_and_everyday_words(sto
             assert any(key in name for name in names), (key, words)
 
 
+@pytest.mark.parametrize(
+    ("word", "names"),
+    [
+        ("export", {"Copy", "Save a picture", "Help: export, report, share"}),
+        ("report", {"Save a picture", "Help: export, report, share"}),
+        ("share", {"Copy", "Save a picture", "Help: export, report, share"}),
+        ("chart", {"Zoom", "Metrics", "Log axis"}),
+    ],
+)
+async def test_the_palette_knows_what_people_call_things(
+    word: str, names: set[str], store: Path
+) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(app, lambda: "reward" in frames.text(app))
+        app.screen.query_one("#curves").focus()
+        await pilot.pause()
+        every = await everything(app)
+    assert names <= {entry.name for _, entry in best(every, word)}
+
+
+async def test_slash_is_the_same_field_on_every_screen_and_says_what_it_finds(
+    store: Path,
+) -> None:
+    async with walk(workbench(store)) as on:
+        for mode in ("3", "1", "2", "4", "5"):
+            await on.press(mode)
+            await on.pilot.pause()
+            await on.press("slash")
+            await on.pilot.pause()
+            bar = on.screen.query_one(FindBar)
+            assert bar.field.has_focus
+            assert bar.field.placeholder.startswith("find ")
+            assert not on.screen.is_modal
+            # on New run, the first one goes to the settings that match
+            await on.press(*["escape"] * (2 if mode == "2" else 1))
+            await on.pilot.pause()
+            assert not bar.display, mode
+
+
+async def test_slash_on_watch_keeps_the_charts_that_match_until_esc(store: Path) -> None:
+    async with walk(workbench(store)) as on:
+        await on.see("reward", "KL to reference")
+        await on.press("slash", *"drift")  # an everyday word for KL
+        await until(on.app, lambda: "▸reward" not in on.text)
+        await on.press("enter")
+        curves = on.screen.query_one("#curves", Curves)
+        assert [chart.keys[0] for chart in curves.charts] == ["kl"]
+        assert curves.has_focus
+        await on.press("escape")
+        await on.see("▸reward")
+        await on.press("slash", *"zzz")
+        await on.see("No metric of this run matches", "“zzz”")
+
+
 async def test_without_a_run_no_metric_is_said_to_be_missing_in_it(store: Path) -> None:
     app = Workbench(store)
     async with app.run_test(size=(120, 40)):
@@ -84,7 +141,7 @@ async def test_the_first_hit_is_the_metric_that_was_meant(store: Path) -> None:
         ("length", "completions/mean_length"),
         ("distance", "kl"),
         ("reference", "kl"),
-        ("how far", "kl_to_old"),
+        ("how far", "kl"),
         ("reward", "reward"),
         ("lr", "learning_rate"),
         ("furthest", "kl"),
@@ -121,12 +178,12 @@ async def test_enter_right_after_the_text_waits_for_the_first_hit(
 
     monkeypatch.setattr(NameProvider, "search", late)
     async with walk(workbench(store)) as on:
-        await on.press("slash")
+        await on.press("ctrl+p")
         for key in (*"truncated", "enter"):  # without waiting for hits
             on.app.simulate_key(key)
         await until(on.app, lambda: on.screen.maximized is not None)
         await until(on.app, lambda: "answers cut" in on.text)
-        await on.press("slash", *"loss")
+        await on.press("ctrl+p", *"loss")
         await until(on.app, lambda: "Metric: loss" in on.text)
 
 
@@ -140,7 +197,7 @@ async def test_a_word_of_an_answer_leads_to_its_prompt(
         place = next(
             at for at, group in enumerate(groups) if any(word in one.text for one in group.rollouts)
         )
-        await on.press("slash", *map(_character_to_key, word))
+        await on.press("ctrl+p", *map(_character_to_key, word))
         await until(on.app, lambda: f"Prompt {place + 1}:" in on.text)
         await on.press("enter")
         assert screen.view.prompt == place

@@ -42,7 +42,7 @@ MEANINGS = {
     "ctrl+p": ("palette",),
     "ctrl+c": ("copy",),
     "exclamation_mark": ("messages", "close"),
-    "slash": ("find", "filter"),
+    "slash": ("find",),
     "z": ("zoom",),
     "y": ("copy",),
     "question_mark,f1": ("explain", "close"),

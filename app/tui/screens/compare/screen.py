@@ -58,6 +58,7 @@ class CompareScreen(WorkbenchScreen):
     """Runs side by side."""
 
     mode = "compare"
+    find_hint = "find settings and metrics by name"
     CSS_PATH = "compare.tcss"
     BINDINGS = bindings("compare")
 

@@ -278,6 +278,7 @@ class RolloutsScreen(WorkbenchScreen):
     """Every answer of a run, down to the token."""
 
     mode = "rollouts"
+    find_hint = "find a text in all prompts and answers of the run"
     parent_mode = "watch"
     CSS_PATH = "rollouts.tcss"
     BINDINGS = bindings("rollouts")

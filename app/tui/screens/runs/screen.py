@@ -147,7 +147,7 @@ class RunsScreen(ControlScreen):
     """All runs of the store."""
 
     mode = "runs"
-    find_hint = "words of name, tags or note, or reward>.5 status:running"
+    find_hint = "find runs: words of name, tags or note, or reward>.5 status:running"
     CSS_PATH = "runs.tcss"
     BINDINGS = bindings("runs")
 

@@ -28,6 +28,7 @@ from grpo_tui.app.tui.screens.watch.state import (
     largest_push,
     last_step,
     log_entries,
+    matching,
     no_push_reason,
 )
 from grpo_tui.app.tui.widgets.charts.plot import LABELS, axis_line, ticks_of
@@ -61,6 +62,7 @@ class Curves(WatchPanel, ChartStack, ListPanel):
     BINDINGS = bindings("curves")
 
     added: reactive[tuple[str, ...]] = reactive(())  # metrics that have no chart by themselves
+    filter: reactive[str] = reactive("")  # words of a search
     _order: tuple[str, ...] = ()  # titles of the charts that have been on screen
 
     def count(self) -> int:
@@ -69,7 +71,15 @@ class Curves(WatchPanel, ChartStack, ListPanel):
     @property
     def charts(self) -> tuple[Chart, ...]:
         """The charts in their order, which stays as it is while a run is on screen."""
-        return charts_of(self.snapshot, self.added, self._order)
+        return self._charts(self.snapshot)
+
+    def _charts(self, snapshot: Snapshot) -> tuple[Chart, ...]:
+        added = (*self.added, *(snapshot.series if self.filter else ()))
+        return matching(charts_of(snapshot, added, self._order), self.filter)
+
+    def watch_filter(self) -> None:
+        """Begin with the first chart that matches."""
+        self.cursor = 0
 
     @property
     def metric(self) -> str:
@@ -90,12 +100,13 @@ class Curves(WatchPanel, ChartStack, ListPanel):
 
     def watch_view(self, old: WatchState, new: WatchState) -> None:
         """Keep the cursor on its chart, and charts where they are; another run begins anew."""
-        before = charts_of(old.snapshot, self.added, self._order)
+        before = self._charts(old.snapshot)
         same_run = old.snapshot.head.id == new.snapshot.head.id
         if not same_run or old.snapshot.reading:
             self._order = ()
         titles = [chart.title for chart in self.charts]
-        self._order = tuple(dict.fromkeys((*self._order, *titles)))
+        if not self.filter:
+            self._order = tuple(dict.fromkeys((*self._order, *titles)))
         if [chart.title for chart in before] != titles or not same_run:
             chosen = next((chart.title for chart in before[self.cursor :] if same_run), "")
             self.cursor = titles.index(chosen) if chosen in titles else 0
@@ -109,7 +120,9 @@ class Curves(WatchPanel, ChartStack, ListPanel):
         snapshot, charts = self.snapshot, self.charts
         if not charts:
             self.note = ""
-            return hint(render.waiting(snapshot, "Curves appear here after step 1."), width)
+            missing = f"No metric of this run matches “{safe(self.filter)}”." * bool(self.filter)
+            waiting = render.waiting(snapshot, "Curves appear here after step 1.")
+            return hint(missing or waiting, width)
         axis = 1 if height >= AXIS_FROM else 0
         columns, cells = self.columns(len(charts)), self.chart_width(len(charts))
         needed = ROOMY if height >= 6 * ROOMY else TIGHT

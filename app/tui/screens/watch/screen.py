@@ -49,6 +49,7 @@ class WatchScreen(ControlScreen):
     """One run, live or stored."""
 
     mode = "watch"
+    find_hint = "find charts: name, key or everyday words of any metric of the run"
     CSS_PATH = "watch.tcss"
     BINDINGS = bindings("watch")
 
@@ -170,6 +171,10 @@ class WatchScreen(ControlScreen):
                 go=partial(self._draw, prompt=index),
             )
 
+    def find(self, text: str) -> None:
+        """Keep the charts of the metrics that match, of all that the run records."""
+        self.query_one(Curves).filter = text
+
     def action_prompt(self, by: int) -> None:
         """Select another prompt, wrapping around at the ends."""
         count = len(self.view.step.groups)
@@ -247,6 +252,9 @@ class WatchScreen(ControlScreen):
     def show_alone(self, metric: str) -> None:
         """Show a metric alone."""
         curves = self.query_one(Curves)
+        if curves.filter:
+            self.query_one(FindBar).close()
+            curves.filter = ""
         curves.go_to(metric)
         curves.focus()
         if self.maximized is not curves:

@@ -233,12 +233,25 @@ def charts_of(
 
     Without rewards the loss is what is watched. Titles in `order` come first, in that order.
     """
-    charts = (reward_chart(snapshot), *FIXED, *map(chart_of, added))
+    charts = [reward_chart(snapshot), *FIXED]
+    drawn = {key for chart in charts for key in chart.keys}
+    charts += [chart_of(key) for key in dict.fromkeys(added) if key not in drawn]
     recorded = [chart for chart in charts if any(key in snapshot.series for key in chart.keys)]
     first = "reward" if "reward" in snapshot.series else "loss"
     recorded.sort(key=lambda chart: (is_constant(chart, snapshot), chart.title != first))
     positions = {title: index for index, title in enumerate(order)}
     return tuple(sorted(recorded, key=lambda chart: positions.get(chart.title, len(order))))
+
+
+def matching(charts: Sequence[Chart], text: str) -> tuple[Chart, ...]:
+    """The charts with all the words in the name, key or other words of one of their metrics."""
+    terms = text.casefold().split()
+    words = {chart: " ".join(map(_words, chart.keys)).casefold() for chart in charts}
+    return tuple(chart for chart in charts if all(term in words[chart] for term in terms))
+
+
+def _words(key: str) -> str:
+    return f"{key} {spec(key).label} {spec(key).also}"
 
 
 def reward_chart(snapshot: Snapshot) -> Chart:

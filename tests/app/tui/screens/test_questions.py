@@ -345,20 +345,21 @@ QUESTIONS: tuple[tuple[str, Way, tuple[Answer, ...]], ...] = (
     ("which runs learn", ("1",), (says_which_runs_learn_and_what_they_gained,)),
     ("is it healthy, and why", ("?",), (says_whether_it_is_healthy_and_why,)),
     ("which run did I leave training", ("1",), (says_which_run_still_trains,)),
-    ("which reward moved, by search", ("/", "type reward"), (says_how_each_reward_moved,)),
+    ("which reward moved, by search", ("ctrl+p", "type reward"), (says_how_each_reward_moved,)),
     ("which token was clipped, on which side", ("4", "f"), (says_which_token_was_clipped,)),
     ("what is KL here, and is it fine", ("j", "?"), (says_what_kl_is_and_that_it_is_fine,)),
     ("how far from the reference, and where", ("4", "s", "k"),
      (says_where_it_is_furthest_from_the_reference,)),
     ("this prompt 50 steps ago", ("4", "t", "@", "type -50", "enter"),
      (says_what_the_model_answered_before,)),
-    ("what differs between two runs", ("/", "type compare brave", "enter"), (says_what_differs,)),
-    ("which is better, and how sure", ("/", "type sweep", "enter"), (says_which_is_better,)),
-    ("why is the loss near 0, by search", ("/", "type loss"),
+    ("what differs between two runs", ("ctrl+p", "type compare brave", "enter"),
+     (says_what_differs,)),
+    ("which is better, and how sure", ("ctrl+p", "type sweep", "enter"), (says_which_is_better,)),
+    ("why is the loss near 0, by search", ("ctrl+p", "type loss"),
      (says_why_the_loss_is_nearly_nothing,)),
-    ("are answers truncated, by search", ("/", "type truncated"),
+    ("are answers truncated, by search", ("ctrl+p", "type truncated"),
      (says_how_many_answers_were_cut,)),
-    ("what is slow in a step, by search", ("/", "type slow"), (says_what_is_slow,)),
+    ("what is slow in a step, by search", ("ctrl+p", "type slow"), (says_what_is_slow,)),
     ("what would beta .1 have changed", ("4", "v", "enter", "type .1", "enter"),
      (says_what_another_beta_would_have_changed,)),
 )  # fmt: skip
@@ -387,7 +388,7 @@ async def seen_on(on: Walk, run: str, keys: Way, words: tuple[str, ...] = ()) ->
     watch = on.text
     for key in keys:
         typed = key.removeprefix(TYPED)
-        pressed = [key] if key in ("enter", "escape") else map(_character_to_key, typed)
+        pressed = [key] if key in ("enter", "escape", "ctrl+p") else map(_character_to_key, typed)
         await on.press(*pressed)
     on.app.frame_now()
     await on.pilot.pause()

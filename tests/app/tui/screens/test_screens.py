@@ -80,7 +80,7 @@ async def on_watch(walk: Walk) -> None:
     await walk.press("3")
     await walk.see("reward", "completed after")
     await zoom_all(walk)
-    await walk.over("slash", *"held", words=("Metric: held-out accuracy",))
+    await walk.over("ctrl+p", *"held", words=("Metric: held-out accuracy",))
 
 
 async def on_rollouts(walk: Walk) -> None:
