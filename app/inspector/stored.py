@@ -41,7 +41,7 @@ class RunInfo:
     unreadable: str = ""  # why the recipe is not the run's
 
 
-@frozen
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GroupList:
     """A step's groups of one origin, and the steps that have groups."""
 

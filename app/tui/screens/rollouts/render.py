@@ -19,7 +19,6 @@ from grpo_tui.app.inspector.groups import (
     TextChange,
     balance,
     is_greedy,
-    largest_by_reward,
     letter,
     measure_of,
     verdicts,
@@ -49,6 +48,7 @@ from grpo_tui.app.tui.screens.rollouts.state import (
     RolloutsView,
     Search,
     changes,
+    largest_scores,
 )
 from grpo_tui.app.tui.screens.watch.render import arrow, lane_lines, with_edge
 from grpo_tui.app.tui.widgets.charts.stack import GAP, side_by_side
@@ -111,6 +111,9 @@ def group_blocks(view: RolloutsView, width: int, height: int) -> list[list[Line]
     groups = view.groups
     rows = max(1, (height - 1) // max(1, len(groups)))
     for position, group in enumerate(groups):
+        if abs(position - view.group_at) > height:
+            blocks.append([[]])  # it is out of sight
+            continue
         selected = position == view.group_at
         second = group.reward_std if heading == "std" else measure_of(group, view.order)
         seconds = f"{narrow(second, 4):>5}" if width >= TWO_COLUMNS else ""
@@ -204,10 +207,13 @@ def count_lines(search: Search, step: int, width: int) -> list[Line]:
     ]
 
 
-def prompt_lines(view: RolloutsView, width: int) -> list[Line]:
+def prompt_lines(view: RolloutsView, width: int, height: int) -> list[Line]:
     """The prompts of the run: mean reward over the run, times sampled, and the last step."""
     lines = [[(f"{'mean':>5} {'times':>5} {'last':>5}  prompt", "label")]]
     for position, prompt in enumerate(view.prompts):
+        if abs(position - view.hit) > height:
+            lines.append([])  # it is out of sight
+            continue
         numbers = f"{narrow(prompt.mean, 4):>5} {prompt.visits:>5} "
         text = clip(last_question(prompt.prompt_text), max(1, width - 19))
         line = [(numbers, "text"), (f"{prompt.step:>5}  ", "label"), (text, "text")]
@@ -610,7 +616,7 @@ def table_lines(view: RolloutsView, width: int, height: int) -> list[Line]:
             loss = completion.losses[token]
             clipped = "bold series.clip" if loss.side != "free" else "text"
             line.append((f"{short(loss.ratio):>{COLUMN}}", clipped))
-            line.append((f"{'' if loss.kl is None else short(loss.kl):>{COLUMN}}", "text"))
+            line.append((f"{'' if loss.kl is None else short(loss.kl, 1):>{COLUMN}}", "text"))
             line.append((f"{signed(loss.gradient, 1):>{COLUMN + 2}}", "text"))
         lines.append(list_row(line, width, selected=token == view.token))
     return lines
@@ -687,7 +693,7 @@ def reward_lines(view: RolloutsView, width: int) -> list[Line]:
     if rollout.advantage is not None:
         push = (signed(rollout.advantage), f"bold {push_colour(rollout.advantage)}")
         lines.append(justified([("advantage", "label")], [push], width))
-    largest = largest_by_reward(view.step.groups if view.step else ())
+    largest = largest_scores(view.step) if view.step else {}
     lines += [[], *function_lines(rollout, largest, width)]
     marks = {"✓": "good", "✗": "bad", "·": "label"}
     labels = verdicts(rollout, group)

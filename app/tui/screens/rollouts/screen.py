@@ -81,7 +81,7 @@ NEED_ROLLOUTS = frozenset(
 )
 NEED_TRAINING = frozenset({"lab"})
 TALL = 20  # lines of the list of groups from which a sentence fits below it
-TWO_COLUMNS, TOKENS = 100, 60  # cells from which the other answers stand beside, and of the tokens
+TWO_COLUMNS, TOKENS = 100, 56  # cells from which the other answers stand beside, and of the tokens
 READING = "reading the token numbers"
 TYPING_S = 0.25  # without a key before a search begins
 NO_RUN = "No run is open. Press 1 for the list of runs, then ⏎ on one."
@@ -135,7 +135,7 @@ class GroupsPanel(RolloutsPanel, ListPanel):
         if view.prompts:
             self.title += " of the run"
             self.note = f"{view.hit + 1:,} of {len(view.prompts):,}"
-            heading, *rows = render.prompt_lines(view, width)
+            heading, *rows = render.prompt_lines(view, width, height)
             return [heading, *self.listed([[row] for row in rows], height - 1, view.hit, above=1)]
         self.note_first(*[f"sort {view.order}"] * bool(view.groups))
         if not view.groups:
@@ -200,7 +200,9 @@ class CompletionPanel(RolloutsPanel):
         self.title = f"answer {letter(completion.rollout.index)}"
         if pair := view.compared:
             self.title += ", first against newest" if view.against == "first" else ", changes"
-            return render.compared_lines(*pair, view.rollout_at, width, height)
+            lines = render.compared_lines(*pair, view.rollout_at, width, height)
+            more = render.visit_lines(view, width, height - len(lines) - 2)
+            return [*lines, [], [], *more]
         self.title += " by token"
         self.note_first(*render.heat_notes(view))
         head = [render.rollouts_line(group.rollouts, view.rollout_at, width)]
@@ -636,8 +638,16 @@ class RolloutsScreen(WorkbenchScreen):
     def _open_hit(self, index: int) -> None:
         """Go to a hit of the search, or to a prompt of the run; read its text first."""
         self._move(replace(self.view, hit=clamped(index, self.view.hits)))
-        if (item := self.view.item) is not None:
-            self._load(None, item.step, item.origin, (item.group_index, item.index))
+        step = self.view.step
+        if (item := self.view.item) is not None and step is not None:
+            self.workers.cancel_group(self, "step")
+            self._loading = None
+            indices = {group.index for group in step.groups}
+            same = (step.step, step.origin) == (item.step, item.origin)
+            if same and item.group_index in indices:
+                self._move(self.view.at_rollout(item.group_index, item.index))
+            else:
+                self._load(None, item.step, item.origin, (item.group_index, item.index))
         elif self.view.search is not None:
             self.opening = self._read_hits(self.view.search)
 

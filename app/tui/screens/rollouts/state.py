@@ -19,6 +19,7 @@ from grpo_tui.app.inspector.groups import (
     TextChange,
     furthest,
     is_greedy,
+    largest_by_reward,
     ordered,
     visits,
     word_diff,
@@ -56,6 +57,28 @@ NO_GROUPS = "No answers are recorded. The first appear once a step has ended; 3 
 MAX_PROMPTS = 1_000  # of a run, those of the lowest means
 WINDOW = 100  # matches before and after the cursor whose texts are read
 SLICE = 4  # pages of texts that a search reads at a time
+
+
+@lru_cache(maxsize=4)
+def by_sampling(step: GroupList) -> Mapping[bool, Sequence[GroupView]]:
+    """A step's groups, greedy ones under True, sampled ones under False."""
+    result: dict[bool, list[GroupView]] = {}
+    for group in step.groups:
+        result.setdefault(is_greedy(group), []).append(group)
+    return result
+
+
+@lru_cache(maxsize=4)
+def listed(step: GroupList, order: Order, greedy: bool) -> tuple[GroupView, ...]:
+    """A step's groups in an order; of greedy and sampled ones those of one kind."""
+    parts = by_sampling(step)
+    return ordered(parts[greedy] if len(parts) > 1 else step.groups, order)
+
+
+@lru_cache(maxsize=4)
+def largest_scores(step: GroupList) -> dict[str, float]:
+    """The largest size of each reward function's scores in a step."""
+    return largest_by_reward(step.groups)
 
 
 @lru_cache(maxsize=64)
@@ -184,19 +207,14 @@ class RolloutsView:
         return items[self.hit - first] if 0 <= self.hit - first < len(items) else None
 
     @property
-    def by_sampling(self) -> dict[bool, list[GroupView]]:
+    def by_sampling(self) -> Mapping[bool, Sequence[GroupView]]:
         """The step's groups, greedy ones under True, sampled ones under False."""
-        result: dict[bool, list[GroupView]] = {}
-        for group in self.step.groups if self.step else ():
-            result.setdefault(is_greedy(group), []).append(group)
-        return result
+        return by_sampling(self.step) if self.step else {}
 
     @property
     def groups(self) -> tuple[GroupView, ...]:
         """The step's groups as they are listed: of greedy and sampled ones one kind at a time."""
-        parts = self.by_sampling
-        listed = parts[self.greedy] if len(parts) > 1 else next(iter(parts.values()), [])
-        return ordered(listed, self.order)
+        return listed(self.step, self.order, self.greedy) if self.step else ()
 
     @property
     def group(self) -> GroupView | None:
@@ -329,8 +347,8 @@ class RolloutsView:
 
     def at_rollout(self, group: int, rollout: int) -> "RolloutsView":
         """Move the cursor to an answer of the group with this index in its step."""
-        listed = self.step.groups if self.step else ()
-        greedy = any(item.index == group and is_greedy(item) for item in listed)
+        groups = self.step.groups if self.step else ()
+        greedy = any(item.index == group and is_greedy(item) for item in groups)
         view = replace(self, greedy=greedy) if len(self.by_sampling) > 1 else self
         index = next((i for i, other in enumerate(view.groups) if other.index == group), None)
         if index is None:
