@@ -1,5 +1,6 @@
 """Textual's command palette with our own input field."""
 
+import asyncio
 from contextlib import suppress
 
 from textual import on
@@ -10,6 +11,8 @@ from textual.worker import WorkerCancelled
 
 from grpo_tui.app.tui.dialogs.dialog import DismissedOnce
 from grpo_tui.app.tui.widgets.field import Field
+
+HITS_S = 2.0  # how long enter waits
 
 
 class ActionField(CommandInput, Field):
@@ -29,8 +32,11 @@ class ActionPalette(DismissedOnce, CommandPalette):
 
     @on(Input.Submitted)
     async def wait_for_hits(self) -> None:
-        """Let an early enter wait for the hits; Textual takes the first one afterwards."""
+        """Let an early enter wait for the hits; Textual takes the first one afterwards.
+
+        A search may wait for this field in turn, so that the wait has an end.
+        """
         group = self._GATHER_COMMANDS_GROUP
         open_ = [one for one in self.workers if one.group == group and not one.is_finished]
-        with suppress(WorkerCancelled):  # by the next key
-            await self.workers.wait_for_complete(open_)
+        with suppress(WorkerCancelled, TimeoutError):  # by the next key
+            await asyncio.wait_for(self.workers.wait_for_complete(open_), HITS_S)

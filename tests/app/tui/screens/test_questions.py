@@ -22,7 +22,7 @@ from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import start_run
 from grpo_tui.experiments.values import GroupView, RecordedTokens
-from tests.app.compared import sweep_of_rates
+from tests.app.compared import sweep_of_rates, sweep_of_two_settings
 from tests.app.script import CONFIG, Script, algorithm
 from tests.app.stored import record, run_events
 from tests.app.walk import Walk, walk
@@ -136,6 +136,10 @@ def says_how_each_reward_moved(reader: StoreReader, run: int, text: str) -> None
 
 def says_that_the_format_is_hacked(_reader: StoreReader, _run: int, text: str) -> None:
     assert f"{HACKED} Weigh accuracy more." in text
+
+
+def says_that_the_reward_is_hacked(_reader: StoreReader, _run: int, text: str) -> None:
+    assert "▲ Reward hacking is likely: see the alert." in text
 
 
 def clipped(row: RecordedTokens, lowest: float = 0.8) -> Iterator[tuple[int, str]]:
@@ -433,3 +437,64 @@ async def test_a_question_about_answers_is_answered_within_five_keys_at_every_si
         except AssertionError as error:
             error.add_note(f"{question}, on\n{text}")
             raise
+
+
+# -- on small terminals --------------------------------------------------------------------------
+
+
+def says_whether_it_is_learning(reader: StoreReader, run: int, text: str) -> None:
+    first, last = smoothed(reader, run, "rewards/accuracy/mean")
+    assert f"{short(first)} → {short(last)}" in text
+    assert re.search(r"▸reward .*\d", text)
+
+
+SMALL: tuple[tuple[str, Way, tuple[Answer, ...]], ...] = (
+    ("is it learning, is the reward hacked, why is the loss near 0", (),
+     (says_whether_it_is_learning, says_that_the_reward_is_hacked,
+      says_that_the_loss_is_no_measure)),
+    ("which is better, and how sure", ("/", "type sweep", "enter"), (says_which_is_better,)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("question", "keys", "answers"), SMALL, ids=[question for question, _, _ in SMALL]
+)
+async def test_the_first_questions_are_answered_at_80_by_24(
+    question: str, keys: Way, answers: tuple[Answer, ...], store: Path
+) -> None:
+    async with walk(Workbench(store, preferences=Preferences()), (80, 24)) as on:
+        text = await seen_on(on, LIVE, keys, (f"  {STEPS + 1}/", "reward"))
+    with StoreReader(store) as reader:
+        try:
+            for answered in answers:
+                answered(reader, reader.resolve(LIVE).key, text)
+        except AssertionError as error:
+            error.add_note(f"{question}, on\n{text}")
+            raise
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_what_a_setting_did_in_a_two_by_two_is_two_keys_away(
+    size: tuple[int, int], tmp_path: Path
+) -> None:
+    path = sweep_of_two_settings(tmp_path)
+    with StoreReader(path) as reader:
+        runs = {run.name: reader.evaluations(run.key)[-1] for run in reader.runs()}
+        name = next(name for name in runs if name.startswith("r1e-05-b0.04"))
+        sides: dict[str, list[float]] = {"r1e-05": [], "r0.0001": []}
+        for run, evaluation in runs.items():
+            assert evaluation.mode == "sampled"
+            rows = [(row.correct or 0) / row.samples for row in reader.samples(evaluation.key)]
+            sides[run.partition("-b")[0]].append(fmean(rows))
+    change = 100 * (fmean(sides["r0.0001"]) - fmean(sides["r1e-05"]))
+    async with walk(Workbench(path, preferences=Preferences()), size) as on:
+        on.app.post_message(RunOpened(name))
+        await on.until(lambda: "completed after" in on.text)
+        await on.press("5", "G")
+        await on.see("averaged over the others", "held-out accuracy, sampled")
+        (line,) = [text for text in on.lines if "learning_rate 1e−05 → 0.0001" in text]
+    found = re.search(r"\+([\d.]+) +\+([\d.]+) to \+([\d.]+) +(< )?\.\d+", line)
+    assert found, line
+    middle, low, high = map(float, found.groups()[:3])
+    assert middle == pytest.approx(change, abs=0.06)
+    assert 0 < low < middle < high

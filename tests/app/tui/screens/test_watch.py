@@ -20,6 +20,7 @@ from grpo_tui.app.feed.replay import ReplayFeed
 from grpo_tui.app.feed.snapshot import LogLine, Snapshot, Status
 from grpo_tui.app.feed.stored import StoreFeed
 from grpo_tui.app.text.comparison import phase_times
+from grpo_tui.app.text.safe_text import cell_len
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.watch.panels import (
@@ -30,7 +31,13 @@ from grpo_tui.app.tui.screens.watch.panels import (
     PhaseBar,
 )
 from grpo_tui.app.tui.screens.watch.render import reason_line, signal_line
-from grpo_tui.app.tui.screens.watch.state import WatchState, counted, log_entries, spent_in
+from grpo_tui.app.tui.screens.watch.state import (
+    WatchState,
+    counted,
+    log_entries,
+    no_push_reason,
+    spent_in,
+)
 from grpo_tui.experiments.reader import StoreReader
 from tests.app import frames
 from tests.app.rest import until
@@ -139,6 +146,37 @@ def test_a_group_that_is_all_wrong_and_scored_is_never_called_wrong_alone(
     ((text, _),) = reason_line(f"{right}, all scored {score}", width)
     assert len(text) <= width
     assert "all scored" in text
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_the_time_that_is_left_stays_at_every_width(width: int) -> None:
+    state = state_of(SHORT.sampling())
+    text = painted(PhaseBar, width, view=state).rstrip()
+    assert text.endswith("79s left")
+    assert "generate ━" in text
+    assert cell_len(text.splitlines()[-1]) < width
+
+
+def test_groups_without_a_push_are_folded_where_lines_are_short_and_their_reason_stays() -> None:
+    state = state_of(SHORT.events())
+    reasons = [no_push_reason(group) for group in state.groups.groups]
+    high, low = (painted(Groups, 26, height, view=state) for height in (30, 11))
+    assert all(f"└ {reason}: no push" in high for reason in reasons if reason)
+    rows = low.splitlines()[3 : 3 + len(reasons)]
+    assert [row.split()[0].rstrip("▸") for row in rows] == list("12345678")  # all are in sight
+    assert all(reason in row for reason, row in zip(reasons, rows, strict=True) if "▸" not in row)
+
+
+def test_the_space_below_the_answers_has_those_to_the_next_prompts_in_full() -> None:
+    state = state_of(SHORT.events())
+    first, second, third = state.step.groups[:3]
+    small, large = (painted(CompletionsPanel, 160, height, view=state) for height in (10, 21))
+    assert "target" in small
+    assert second.prompt_text not in small
+    for group in (first, second):
+        assert all(rollout.text in large for rollout in group.rollouts), large
+    assert f" 2  {second.prompt_text}" in large
+    assert third.prompt_text not in large
 
 
 def rows_of(app: Workbench, which: str) -> list[str]:
