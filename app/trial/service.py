@@ -53,7 +53,7 @@ class Trials:
         """The task's options (default, help, whether it is a switch); its columns in a few rows."""
         task = _config(config).task
         options = {
-            name: [as_text(option.default), option.help, bool in option.types]
+            name: [as_text(plain(option.default)), option.help, bool in option.types]
             for name, option in options_of(task).items()
         }
         rows: Sequence[DataRow] = ()

@@ -6,14 +6,16 @@ mapping with a prompt and any other columns, as a line of a data file, or the pr
 """
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from grpo_engine import names
 from grpo_engine.config.declaration import Setting
 from grpo_engine.config.settings import TaskConfig
-from grpo_engine.errors import DataError
+from grpo_engine.errors import DataError, EngineError
+from grpo_engine.sandbox.report import describe, is_users
 from grpo_engine.tasks.base import Task, digest_of, digest_of_examples, prompt_settings
 from grpo_engine.tasks.files import OPTIONS, Problems, task_of_splits
 from grpo_engine.tasks.options import read_options
@@ -22,7 +24,24 @@ from grpo_engine.tasks.rows import BadRows, DataRow
 
 def build(config: TaskConfig) -> Task:
     """Build the task of the function that `task.name` refers to."""
-    return task_of(config, source_of(config))
+    with located(config):
+        return task_of(config, source_of(config))
+
+
+@contextmanager
+def located(config: TaskConfig) -> Iterator[None]:
+    """Say of an error that a user's file raises where it is."""
+    try:
+        yield
+    except EngineError:
+        raise
+    except Exception as error:
+        failure = describe(error)
+        if not is_users(failure.location):
+            raise
+        raise DataError(
+            f"task {config.name}: {failure.message} (at {failure.line})", "task.name"
+        ) from error
 
 
 def source_of(config: TaskConfig) -> Any:
@@ -48,11 +67,27 @@ def options_of(config: TaskConfig) -> Mapping[str, Setting]:
     }
 
 
+def called(source: Callable[..., Any], config: TaskConfig) -> Any:
+    """What the function returns for the task's options; they must be those that it takes."""
+    try:
+        signature = inspect.signature(source)
+    except ValueError:  # not written in Python
+        return source(**config.options)
+    try:
+        signature.bind(**config.options)
+    except TypeError as error:
+        raise DataError(
+            f"task.options: {config.name}: {error}; it takes {', '.join(signature.parameters)}",
+            "task.options",
+        ) from None
+    return source(**config.options)
+
+
 def task_of(config: TaskConfig, source: Any) -> Task:
     """Make the task of a function, a `Task`, rows, or rows by split."""
     options: Mapping[str, Any] = {}
     if callable(source):
-        source = source(**config.options)
+        source = called(source, config)
     else:
         options = read_options(config, {} if isinstance(source, Task) else OPTIONS)
     if isinstance(source, Task):

@@ -34,7 +34,7 @@ def first_rows(config: TaskConfig, count: int) -> Sequence[DataRow]:
     bad = BadRows(config)
     if is_code(config.name):
         source = code.source_of(config)
-        source = source(**config.options) if callable(source) else source
+        source = code.called(source, config) if callable(source) else source
         if isinstance(source, Task):
             return ()
         splits = code.splits_of(config, source, config.name, bad)

@@ -6,7 +6,7 @@ import pytest
 
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError
-from grpo_engine.tasks.base import BUILT_IN
+from grpo_engine.tasks.base import BUILT_IN, load_task
 from grpo_engine.tasks.offers import first_rows, options_of
 from grpo_engine.tasks.options import read_options
 
@@ -53,3 +53,27 @@ def test_the_arguments_of_a_function_are_options_and_its_rows_have_columns(tmp_p
 
 def test_a_task_that_is_generated_has_no_columns() -> None:
     assert not first_rows(TaskConfig(name="countdown"), 3)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("def rows():\n    return [lvl]\n", r"name 'lvl' is not defined \(at .*t\.py:2: return"),
+        ("def rows():\n    yield {}[1]\n", r"KeyError: 1 \(at .*t\.py:2: yield"),
+        ("def rows(:\n", r"invalid syntax .*\(at .*t\.py:1"),
+    ],
+)
+def test_an_error_in_a_task_file_names_its_line(tmp_path: Path, code: str, message: str) -> None:
+    (tmp_path / "t.py").write_text(code)
+    with pytest.raises(DataError, match=message) as caught:
+        load_task(TaskConfig(name=f"{tmp_path / 't.py'}:rows"))
+    assert caught.value.settings == ("task.name",)
+
+
+def test_an_option_that_a_function_does_not_take_is_refused_with_those_that_it_takes(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "t.py").write_text(FUNCTION)
+    with pytest.raises(DataError, match="keyword argument 'lvl'; it takes level, kind") as caught:
+        load_task(TaskConfig(name=f"{tmp_path / 't.py'}:rows", options={"lvl": 4}))
+    assert caught.value.settings == ("task.options",)
