@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from grpo_engine.errors import ConfigError
 from grpo_engine.events import Severity
 from grpo_engine.frozen import frozen
+from grpo_engine.run_health import Health
 from grpo_tui.experiments.values import AlertView, GroupView, RunSummary
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ ENDINGS: Mapping[str, tuple[Severity, str, str]] = {
     "lost": ("error", "The run's process is gone.", "Resume the run; its log may say why."),
     "stalled": ("warning", "The run makes no progress.", "Look at its log: `grpo-tui logs`."),
 }
+# What a run's health counts as; the other words are no problems.
+OF_HEALTH: Mapping[str, Severity] = {"hacked?": "error", "broken": "error", "unstable": "warning"}
 
 
 @frozen
@@ -98,8 +101,9 @@ class Finding:
 
 @frozen
 class Audit:
-    """The findings of a run, the worst first, and the topics without any."""
+    """The health of a run, its findings, the worst first, and the topics without any."""
 
+    health: Health
     findings: tuple[Finding, ...]
     fine: tuple[str, ...]
     unmeasured: tuple[str, ...]
@@ -112,7 +116,10 @@ class Audit:
 
 
 def audit(reader: "StoreReader", run: RunSummary) -> Audit:
-    findings = [*_ending(run), *(_of_alert(reader, run, item) for item in reader.alerts(run.key))]
+    from grpo_tui.experiments.run_health import healths
+
+    state = healths(reader, [run])[run.key]
+    findings = [*_ending(run, state), *(_of_alert(reader, run, item) for item in reader.alerts(run.key))]
     findings.sort(
         key=lambda item: (item.counts, SEVERITIES.index(item.severity), item.last_step),
         reverse=True,
@@ -121,26 +128,33 @@ def audit(reader: "StoreReader", run: RunSummary) -> Audit:
     others = [topic for topic in TOPICS if topic not in named]
     fine = [t for t in others if any(name.startswith(TOPICS[t][0]) for name in metrics)]
     return Audit(
+        health=state,
         findings=tuple(findings),
         fine=tuple(fine),
         unmeasured=tuple(topic for topic in others if topic not in fine),
     )
 
 
-def _ending(run: RunSummary) -> Iterator[Finding]:
+def _ending(run: RunSummary, state: Health) -> Iterator[Finding]:
+    """How the run ended, or what its health says of the end."""
     if run.status in ENDINGS:
         severity, text, remedy = ENDINGS[run.status]
-        yield Finding(
-            topic="process",
-            rule=run.status,
-            severity=severity,
-            counts=True,
-            first_step=run.step,
-            last_step=run.step,
-            times=1,
-            explanation=text.format(run.error),
-            remedy=remedy,
-        )
+        text = text.format(run.error)
+    elif state.word in OF_HEALTH:
+        severity, text, remedy = OF_HEALTH[state.word], state.reason, ""
+    else:
+        return
+    yield Finding(
+        topic="process" if run.status in ENDINGS else "health",
+        rule=run.status if run.status in ENDINGS else state.word,
+        severity=severity,
+        counts=True,
+        first_step=run.step,
+        last_step=run.step,
+        times=1,
+        explanation=text,
+        remedy=remedy,
+    )
 
 
 def _of_alert(reader: "StoreReader", run: RunSummary, alert: AlertView) -> Finding:

@@ -50,6 +50,7 @@ def _content(run: "RunSummary", result: "Audit") -> dict[str, Any]:
     fields = ("id", "name", "status", "step", "total_steps")
     return {
         "run": {name: getattr(run, name) for name in fields},
+        "health": asdict(result.health),
         "worst": result.worst,
         "findings": list(map(asdict, result.findings)),
         "fine": list(result.fine),
@@ -60,11 +61,12 @@ def _content(run: "RunSummary", result: "Audit") -> dict[str, Any]:
 def _lines(run: "RunSummary", result: "Audit") -> Iterator[str]:
     """The findings for people: severity, topic, steps, sentence and remedy; then what is fine."""
     yield safe(f"{run.title}: {run.status}, step {run.step} of {run.total_steps}")
+    yield safe(f"{result.health.word:<8} {result.health.reason}", " ")
     for item in result.findings:
         word = item.severity if item.counts else "past"
         times = f" ({item.times} times)" if item.times > 1 else ""
         head = styled(f"{word:<8}", COLOURS[item.severity]) if item.counts else f"{word:<8}"
-        text = safe(f"{item.explanation} {item.remedy}", " ")
+        text = safe(f"{item.explanation} {item.remedy}".strip(), " ")
         yield f"{head} {safe(item.topic)}, {item.steps}{times}: {text}"
         for answer in item.examples:
             name = f"step {answer.step} answer {answer.group + 1}{letter(answer.rollout)}"

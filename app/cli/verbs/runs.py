@@ -137,7 +137,7 @@ def show(
     """
     import dataclasses
 
-    from grpo_tui.app.cli.verbs.report import gather, tables
+    from grpo_tui.app.page.facts import gather, tables
     from grpo_tui.app.text.event_text import device_text
     from grpo_tui.experiments.post_mortem import post_mortem
 

@@ -12,7 +12,7 @@ from grpo_engine import events as ev
 from grpo_tui.app import exit_codes
 from grpo_tui.app.cli.main import main
 from grpo_tui.app.cli.markdown import md_cell
-from grpo_tui.app.cli.verbs.report import tables
+from grpo_tui.app.page.facts import tables
 from tests.app.compared import cli, refs_of, sweep_of_settings
 from tests.app.stored import record, run_events
 

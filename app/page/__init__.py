@@ -1,0 +1,1 @@
+"""Runs as a page in one file, which any browser opens without a network."""

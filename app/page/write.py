@@ -1,0 +1,232 @@
+"""Writes the page: one file with everything in it, which loads nothing and runs only its own code.
+
+Its texts are hostile: they are escaped, and a Content-Security-Policy allows the scripts and the
+style sheet by their hashes alone. Paths and hosts are cut from everything but prompts and answers.
+"""
+
+import hashlib
+import json
+import re
+from base64 import b64encode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from grpo_engine.frozen import frozen
+from grpo_tui.app.inspector.groups import letter
+from grpo_tui.app.inspector.measures import HEAT_NAMES
+from grpo_tui.app.page.answers import Candidate, Choice, candidates, listed, packed, steps_of
+from grpo_tui.app.page.curves import charts
+from grpo_tui.app.page.facts import gather, summary_of, tables
+from grpo_tui.app.text.comparison import ranking_rows, ranking_title, value_text, verdict
+from grpo_tui.app.text.findings import Finding, audit
+from grpo_tui.app.text.numbers import short
+from grpo_tui.app.text.safe_text import clip, safe
+from grpo_tui.app.text.table import format_value
+from grpo_tui.app.text.words import count_of
+from grpo_tui.experiments.export.csv import header_of
+from grpo_tui.experiments.values import RunSummary
+
+if TYPE_CHECKING:
+    from grpo_tui.experiments.compare.values import Comparison
+    from grpo_tui.experiments.reader import StoreReader
+
+LIMIT = 5_000_000  # bytes
+SAMPLE = 200  # cells of an answer that shows a finding
+FOLDERS = re.compile(
+    r"(?<![\w.~/\\])(?:~|[A-Za-z]:(?=[\\/])|file:|https?:)?[\\/](?:[^\s\"'<>|]*[\\/])?"
+)
+POLICY = (
+    "default-src 'none'; script-src {}; style-src {}; img-src data:; base-uri 'none'; "
+    "form-action 'none'"
+)
+
+
+def page(
+    reader: "StoreReader",
+    runs: Sequence[RunSummary],
+    choice: Choice,
+    *,
+    limit: int = LIMIT,
+) -> str:
+    """The page of a run, or of several with what Compare says of them."""
+    alone = len(runs) == 1
+    parts = [_parts(reader, run, choice, alone=alone) for run in runs]
+    top = parts[0].head if alone else _compared(reader, runs)
+    results = [line for part in parts for line in (*(() if alone else part.head), *part.results)]
+    frame = {
+        "TITLE": text(", ".join(run.title for run in runs)),
+        "TOP": "\n".join(top),
+        "RESULTS": "\n".join(results),
+        "MORE": "\n".join(line for part in parts for line in part.more),
+    }
+    data: dict[str, Any] = {
+        "runs": [clean(run.title) for run in runs],
+        "charts": charts(reader, runs, everything=choice.everything),
+        "heat": HEAT_NAMES,
+        "groups": [],
+    }
+    used = len(_document(frame, data, ""))
+    left: list[Candidate] = []
+    for item in candidates(reader, runs, choice):
+        if used > limit and not choice.everything:
+            left.append(item)
+            continue
+        group = listed(item, choice) | {"data": packed(reader, item, choice, clean)}
+        used += len(json.dumps(group))
+        if used <= limit or choice.everything:
+            data["groups"].append(group)
+        else:
+            left.append(item)
+    return _document(frame, data, _left_out(reader, runs, choice, left, limit))
+
+
+def _left_out(
+    reader: "StoreReader",
+    runs: Sequence[RunSummary],
+    choice: Choice,
+    left: Sequence[Candidate],
+    limit: int,
+) -> str:
+    """Which answers are not on the page, as a sentence."""
+    texts = []
+    for run in runs:
+        shown, steps = steps_of(reader, run, choice), reader.group_steps(run.key)
+        if len(shown) < len(steps):
+            listed_steps = ", ".join(map(str, shown))
+            texts.append(
+                f"{clean(run.title)}: answers of {count_of(len(shown), 'step')} ({listed_steps}) of {len(steps)}."
+            )
+    if left:
+        texts.append(f"{count_of(len(left), 'prompt')} left out, beyond {limit / 1e6:g} MB.")
+    if texts:
+        texts.append("--steps chooses steps, --all takes everything.")
+    return " ".join(texts)
+
+
+def clean(text: str) -> str:
+    """A text without folders and hosts: of a path its last part, of an address its path's."""
+    return FOLDERS.sub("", text)
+
+
+# -- HTML ---------------------------------------------------------------------------------------
+
+
+def text(value: Any) -> str:
+    """A value as escaped text."""
+    return escape(safe(clean(format_value(value)), "\n"))
+
+
+def _table(rows: Sequence[Mapping[str, Any]], caption: str) -> Iterator[str]:
+    names = header_of(rows)
+    heads = (f'<th scope="col">{text(name)}</th>' for name in names)
+    yield f'<div class="wide" tabindex="0" role="region" aria-label="{text(caption)}"><table>'
+    yield f"<caption>{text(caption)}</caption><thead><tr>{''.join(heads)}</tr></thead><tbody>"
+    for row in rows:
+        yield f"<tr>{''.join(_cell(row.get(name)) for name in names)}</tr>"
+    yield "</tbody></table></div>"
+
+
+def _cell(value: Any) -> str:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    kind = ' class="number"' if number else ""
+    return f"<td{kind}>{text(value)}</td>"
+
+
+def _compared(reader: "StoreReader", runs: Sequence[RunSummary]) -> Iterator[str]:
+    """What Compare says of the runs: the verdict, the rankings, and the settings that differ."""
+    from grpo_tui.experiments.compare.runs import compare
+
+    result: Comparison = compare(reader, runs)
+    yield f"<h1>{text(', '.join(run.title for run in runs))}</h1>"
+    yield f'<p class="verdict">{text(verdict(result))}</p>'
+    yield from (f"<p>{text(note)}</p>" for note in result.notes)
+    for ranking in result.rankings:
+        yield from _table(ranking_rows(ranking, result), ranking_title(ranking))
+    differing: list[dict[str, Any]] = [
+        {"setting": item.path}
+        | {run.title: value_text(value) for run, value in zip(runs, item.values, strict=True)}
+        for item in result.differing
+    ]
+    if differing:
+        yield from _table(differing, "settings that differ")
+
+
+@frozen
+class RunParts:
+    """What the page says of a run: first of all, below its curves, and at the end."""
+
+    head: Sequence[str]
+    results: Sequence[str]
+    more: Sequence[str]
+
+
+def _parts(reader: "StoreReader", run: RunSummary, choice: Choice, *, alone: bool) -> RunParts:
+    content = gather(reader, run)
+    if choice.redact:
+        prompts = {path for path in content["settings"] if "prompt" in path}
+        content["settings"] |= dict.fromkeys(prompts, "left out")
+    result, tag = audit(reader, run), "h1" if alone else "h2"
+    head = [
+        f"<{tag}>{text(run.title)}</{tag}>",
+        f'<p class="muted">{text(summary_of(content["run"]))}</p>',
+        f'<p class="verdict">{text(content["verdict"])}</p>',
+        f'<p class="note">{text(run.note)}</p>' if run.note else "",
+        *_problems(result.findings, choice),
+        f'<p class="muted">No problem: {text(", ".join(result.fine))}.</p>' if result.fine else "",
+    ]
+    listed_tables = {
+        title: list(_table(rows, title)) for title, rows in tables(content).items() if rows
+    }
+    held_out, _ = listed_tables.pop("Held-out", []), listed_tables.pop("Alerts", None)
+    name = "" if alone else f"{run.title}: "
+    more = (
+        line
+        for title, lines in listed_tables.items()
+        for line in (f"<details><summary>{text(name + title)}</summary>", *lines, "</details>")
+    )
+    return RunParts(head=head, results=held_out, more=list(more))
+
+
+def _problems(findings: Iterable[Finding], choice: Choice) -> Iterator[str]:
+    """A line for each alert: severity, topic, steps, sentence, remedy, and answers that show it."""
+    yield '<ul class="problems">'
+    for item in findings:
+        word = item.severity if item.counts else "past"
+        times = f", {item.times} times" if item.times > 1 else ""
+        yield f'<li><b class="badge {word}">{word}</b> <b>{text(item.topic)}</b>'
+        yield f' <span class="muted">{text(item.steps + times)}</span>'
+        yield f'<br>{text(item.explanation)} <span class="muted">{text(item.remedy)}</span>'
+        for answer in item.examples if not choice.redact else ():
+            name = f"step {answer.step}, answer {answer.group + 1}{letter(answer.rollout)}"
+            quoted = clip(" ".join(answer.text.split()), SAMPLE)
+            yield f"<br><q>{escape(quoted)}</q> "
+            yield f'<span class="muted">{name}, reward {short(answer.reward)}, wrong</span>'
+        yield "</li>"
+    yield "</ul>"
+
+
+def _document(frame: Mapping[str, str], data: Mapping[str, Any], note: str) -> str:
+    """The whole file; scripts come last, and the data is no script."""
+    style = asset("uPlot.min.css") + asset("page.css")
+    scripts = [asset("uPlot.iife.min.js"), asset("page.js")]
+    parts = {
+        **frame,
+        "POLICY": POLICY.format(" ".join(map(_hash, scripts)), _hash(style)),
+        "STYLE": style,
+        "NOTE": text(note),
+        "DATA": json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
+        "SCRIPTS": "".join(f"<script>{script}</script>" for script in scripts),
+    }
+    return re.sub(r"\{\{([A-Z]+)\}\}", lambda mark: parts[mark[1]], asset("page.html"))
+
+
+def asset(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _hash(source: str) -> str:
+    """The source of a policy that allows exactly this text."""
+    digest = hashlib.sha256(source.encode("utf-8")).digest()
+    return f"'sha256-{b64encode(digest).decode('ascii')}'"
