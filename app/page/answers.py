@@ -125,7 +125,6 @@ def listed(item: Candidate, choice: Choice) -> dict[str, Any]:
         "note": item.note,
         "origin": group.origin,
         "index": group.index + 1,
-        "key": group.prompt_hash if group.origin == "pinned" else "",
         "prompt": prompt,
         "mean": short(group.reward_mean),
         "same": bool(group.no_signal) or group.reward_std == 0,

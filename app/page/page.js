@@ -30,7 +30,7 @@
       const edge = { class: "band", stroke: `${stroke}55`, width: 1, points: { show: false } };
       bands.push({ series: [first + 1, first], fill: `${stroke}22` });
       const dash = line.run >= 6 ? [6, 4] : undefined;
-      const label = data.runs.length > 1 ? data.runs[line.run] : chart.label;
+      const label = data.runs.length > 1 ? data.runs[line.run] : "value";
       const value = (_, v) => number(v, chart.unit);
       series.push(edge, { ...edge }, { label, stroke, width: 2, dash, value });
     }
@@ -38,11 +38,13 @@
     const axis = { stroke: muted, grid, ticks: grid, font: "12px system-ui, sans-serif" };
     const options = {
       width: figure.clientWidth, height: 200, series, bands,
+      hooks: { setCursor: [(u) => u.cursor.idx == null && u.setLegend({ idx: u.data[0].length - 1 })] },
       cursor: { sync: { key: "step" }, drag: { x: true, y: false } },
       scales: { x: { time: false } },
       axes: [{ ...axis, size: 32 }, { ...axis, size: 56, values: (_, v) => v.map((x) => number(x, chart.unit)) }],
     };
     const result = new uPlot(options, joined, figure);
+    result.setLegend({ idx: joined[0].length - 1 });
     figure.onkeydown = (event) => keys(event, result);
     plots.push([figure, result]);
   };
@@ -102,7 +104,7 @@
     return group.detail;
   };
 
-  const setOf = (group) => `${group.run} ${group.origin} ${group.key || group.step}`;
+  const setOf = (group) => `${group.run} ${group.origin} ${group.origin === "train" ? group.step : group.index}`;
   const setName = (group) => {
     const run = data.runs.length > 1 ? `${data.runs[group.run]}: ` : "";
     if (group.origin === "train") return `${run}step ${group.step}${group.note && `, ${group.note}`}`;
@@ -255,7 +257,7 @@
     const groups = data.groups.filter((group) => setOf(group) === byId("sets").value);
     const order = (group) => (group.origin === "train" ? group.index : group.step);
     listGroups(groups.sort((a, b) => order(a) - order(b)));
-    open(groups[0]);
+    open(groups.find((group) => !group.same) || groups[0]);
   };
 
   const setUpAnswers = () => {
@@ -272,6 +274,8 @@
     byId("heat").onchange = () => paint();
     let timer;
     byId("search").oninput = () => { clearTimeout(timer); timer = setTimeout(search, 200); };
+    const last = sorted.filter(([, group]) => group.run === 0 && group.origin === "train").at(-1);
+    if (last) byId("sets").value = last[0];
     showSet();
   };
 

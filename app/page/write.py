@@ -7,21 +7,24 @@ style sheet by their hashes alone. Paths and hosts are cut from everything but p
 import hashlib
 import json
 import re
+import sys
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_engine.frozen import frozen
+from grpo_engine.metrics import spec
 from grpo_tui.app.inspector.groups import letter
 from grpo_tui.app.inspector.measures import HEAT_NAMES
-from grpo_tui.app.page.answers import Candidate, Choice, candidates, listed, packed, steps_of
+from grpo_tui.app.page.answers import Choice, candidates, listed, packed, steps_of
 from grpo_tui.app.page.curves import charts
 from grpo_tui.app.page.facts import gather, summary_of, tables
 from grpo_tui.app.text.comparison import ranking_rows, ranking_title, value_text, verdict
 from grpo_tui.app.text.findings import Finding, audit
-from grpo_tui.app.text.numbers import short
+from grpo_tui.app.text.numbers import short, with_unit
 from grpo_tui.app.text.safe_text import clip, safe
 from grpo_tui.app.text.table import format_value
 from grpo_tui.app.text.words import count_of
@@ -33,10 +36,12 @@ if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
 
 LIMIT = 5_000_000  # bytes
+LARGE = ("eval/accuracy", "eval/greedy/accuracy", "reward")
 SAMPLE = 200  # cells of an answer that shows a finding
 FOLDERS = re.compile(
-    r"(?<![\w.~/\\])(?:~|[A-Za-z]:(?=[\\/])|file:|https?:)?[\\/](?:[^\s\"'<>|]*[\\/])?"
+    r"(?<![\w.~/\\<])(?:~|[A-Za-z]:(?=[\\/])|file:|https?:)?[\\/](?=\S)(?:[^\s\"'<>|]*[\\/])?"
 )
+HOME = str(Path.home()) + "/"  # its name may have spaces
 POLICY = (
     "default-src 'none'; script-src {}; style-src {}; img-src data:; base-uri 'none'; "
     "form-action 'none'"
@@ -68,46 +73,46 @@ def page(
         "groups": [],
     }
     used = len(_document(frame, data, ""))
-    left: list[Candidate] = []
+    limit = sys.maxsize if choice.everything else limit
     for item in candidates(reader, runs, choice):
-        if used > limit and not choice.everything:
-            left.append(item)
-            continue
         group = listed(item, choice) | {"data": packed(reader, item, choice, clean)}
         used += len(json.dumps(group))
-        if used <= limit or choice.everything:
-            data["groups"].append(group)
-        else:
-            left.append(item)
-    return _document(frame, data, _left_out(reader, runs, choice, left, limit))
+        if used > limit:
+            break
+        data["groups"].append(group)
+    note = " ".join(_left_out(reader, runs, choice, data["groups"]))
+    if used > limit:
+        note += f" No more fits into {limit / 1e6:g} MB."
+    return _document(frame, data, f"{note} --steps chooses steps, --all takes all." if note else "")
 
 
 def _left_out(
     reader: "StoreReader",
     runs: Sequence[RunSummary],
     choice: Choice,
-    left: Sequence[Candidate],
-    limit: int,
-) -> str:
-    """Which answers are not on the page, as a sentence."""
-    texts = []
-    for run in runs:
+    groups: Sequence[Mapping[str, Any]],
+) -> Iterator[str]:
+    """Which answers of each run are on the page, if others are not; a sentence each."""
+    for index, run in enumerate(runs):
         shown, steps = steps_of(reader, run, choice), reader.group_steps(run.key)
-        if len(shown) < len(steps):
-            listed_steps = ", ".join(map(str, shown))
-            texts.append(
-                f"{clean(run.title)}: answers of {count_of(len(shown), 'step')} ({listed_steps}) of {len(steps)}."
-            )
-    if left:
-        texts.append(f"{count_of(len(left), 'prompt')} left out, beyond {limit / 1e6:g} MB.")
-    if texts:
-        texts.append("--steps chooses steps, --all takes everything.")
-    return " ".join(texts)
+        origins = [group["origin"] for group in groups if group["run"] == index]
+        stored = [len(reader.groups(run.key, step=step, origin="train")) for step in shown]
+        visits = reader.group_steps(run.key, "pinned")
+        visited = {g["step"] for g in groups if (g["run"], g["origin"]) == (index, "pinned")}
+        parts = []
+        if len(shown) < len(steps) or origins.count("train") < sum(stored):
+            count = f"{origins.count('train')} of {count_of(sum(stored), 'prompt')}"
+            numbers = ", ".join(map(str, shown))
+            parts.append(f"{count} of the steps {numbers}, of {len(steps):,} with answers")
+        if len(visited) < len(visits):
+            parts.append(f"pinned prompts at {len(visited)} of {len(visits):,} steps")
+        if parts:
+            yield f"{run.title}: {'; '.join(parts)}."
 
 
 def clean(text: str) -> str:
     """A text without folders and hosts: of a path its last part, of an address its path's."""
-    return FOLDERS.sub("", text)
+    return FOLDERS.sub("", text.replace(HOME, "~/"))
 
 
 # -- HTML ---------------------------------------------------------------------------------------
@@ -171,6 +176,7 @@ def _parts(reader: "StoreReader", run: RunSummary, choice: Choice, *, alone: boo
     head = [
         f"<{tag}>{text(run.title)}</{tag}>",
         f'<p class="muted">{text(summary_of(content["run"]))}</p>',
+        *_numbers(content),
         f'<p class="verdict">{text(content["verdict"])}</p>',
         f'<p class="note">{text(run.note)}</p>' if run.note else "",
         *_problems(result.findings, choice),
@@ -180,6 +186,8 @@ def _parts(reader: "StoreReader", run: RunSummary, choice: Choice, *, alone: boo
         title: list(_table(rows, title)) for title, rows in tables(content).items() if rows
     }
     held_out, _ = listed_tables.pop("Held-out", []), listed_tables.pop("Alerts", None)
+    if held_out:
+        held_out.insert(0, "<h2>Held-out results</h2>" if alone else "")
     name = "" if alone else f"{run.title}: "
     more = (
         line
@@ -187,6 +195,18 @@ def _parts(reader: "StoreReader", run: RunSummary, choice: Choice, *, alone: boo
         for line in (f"<details><summary>{text(name + title)}</summary>", *lines, "</details>")
     )
     return RunParts(head=head, results=held_out, more=list(more))
+
+
+def _numbers(content: Mapping[str, Any]) -> Iterator[str]:
+    """The run in a few large words: its health, and where reward and accuracy went."""
+    yield '<ul class="numbers">'
+    yield f"<li><b>{text(content['health'])}</b> {text(content['health_reason'])}</li>"
+    for row in content["metrics"]:
+        if row["metric"] in LARGE and row["last"] is not None:
+            metric = spec(row["metric"])
+            ends = [with_unit(row[end], metric.unit) for end in ("first", "last")]
+            yield f"<li><b>{text(' → '.join(ends))}</b> {text(metric.label)}</li>"
+    yield "</ul>"
 
 
 def _problems(findings: Iterable[Finding], choice: Choice) -> Iterator[str]:

@@ -62,7 +62,12 @@ ENDINGS: Mapping[str, tuple[Severity, str, str]] = {
     "stalled": ("warning", "The run makes no progress.", "Look at its log: `grpo-tui logs`."),
 }
 # What a run's health counts as; the other words are no problems.
-OF_HEALTH: Mapping[str, Severity] = {"hacked?": "error", "broken": "error", "unstable": "warning"}
+OF_HEALTH: Mapping[str, Severity] = {
+    "hacked?": "error",
+    "broken": "error",
+    "unstable": "warning",
+    "flat": "warning",
+}
 
 
 @frozen
@@ -119,7 +124,10 @@ def audit(reader: "StoreReader", run: RunSummary) -> Audit:
     from grpo_tui.experiments.run_health import healths
 
     state = healths(reader, [run])[run.key]
-    findings = [*_ending(run, state), *(_of_alert(reader, run, item) for item in reader.alerts(run.key))]
+    alerts = reader.alerts(run.key)
+    findings = [_of_alert(reader, run, alert, state) for alert in alerts]
+    if state.reason not in [alert.explanation for alert in alerts]:
+        findings += _ending(run, state)
     findings.sort(
         key=lambda item: (item.counts, SEVERITIES.index(item.severity), item.last_step),
         reverse=True,
@@ -157,12 +165,14 @@ def _ending(run: RunSummary, state: Health) -> Iterator[Finding]:
     )
 
 
-def _of_alert(reader: "StoreReader", run: RunSummary, alert: AlertView) -> Finding:
+def _of_alert(reader: "StoreReader", run: RunSummary, alert: AlertView, state: Health) -> Finding:
+    is_reason = alert.explanation == state.reason
+    implied = OF_HEALTH.get(state.word, "info") if is_reason else "info"
     examples = _gamed(reader, run, alert.last_step) if alert.rule == "format_hacking" else ()
     return Finding(
         topic=OF_RULE.get(alert.rule, "other"),  # a rule of another version
         rule=alert.rule,
-        severity=alert.severity,
+        severity=max(alert.severity, implied, key=SEVERITIES.index),
         counts=not alert.muted and alert.last_step >= run.step - RECENT,
         first_step=alert.first_step,
         last_step=alert.last_step,

@@ -60,8 +60,10 @@ def _content(run: "RunSummary", result: "Audit") -> dict[str, Any]:
 
 def _lines(run: "RunSummary", result: "Audit") -> Iterator[str]:
     """The findings for people: severity, topic, steps, sentence and remedy; then what is fine."""
-    yield safe(f"{run.title}: {run.status}, step {run.step} of {run.total_steps}")
-    yield safe(f"{result.health.word:<8} {result.health.reason}", " ")
+    health = result.health
+    yield safe(f"{run.title}: {run.status}, step {run.step} of {run.total_steps}, {health.word}")
+    if health.reason not in [item.explanation for item in result.findings]:
+        yield safe(health.reason, " ")
     for item in result.findings:
         word = item.severity if item.counts else "past"
         times = f" ({item.times} times)" if item.times > 1 else ""

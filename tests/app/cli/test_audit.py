@@ -65,7 +65,7 @@ def test_a_muted_problem_counts_no_more_and_each_has_its_steps_and_remedy(
     with ExperimentStore(store) as writer:
         writer.mute(1, "no_signal")
     done = cli("audit", "otter")
-    assert (done.code, done.out.splitlines()[1]) == (exit_codes.OK, f"past     {line}")
+    assert (done.code, done.out.splitlines()[2]) == (exit_codes.OK, f"past     {line}")
 
 
 def test_a_hacked_reward_is_shown_by_the_wrong_answers_that_were_paid_most(
@@ -117,5 +117,7 @@ def test_wait_waits_for_a_run_that_trains(cli: Cli, store: Path) -> None:
 def test_a_run_that_only_trains_is_named_with_what_is_fine(cli: Cli, store: Path) -> None:
     record(store, run_events(steps=2), name="calm-otter")
     lines = cli("audit", "calm-otter").out.splitlines()
-    assert lines[0] == "calm-otter: completed, step 2 of 2"
+    assert lines[0] == "calm-otter: completed, step 2 of 2, flat"
+    health = "warning  health, step 2: Held-out accuracy went from 8%"
+    assert any(line.startswith(health) for line in lines)
     assert any(line.startswith("fine     hacking") for line in lines)

@@ -132,10 +132,14 @@ def test_the_phases_of_report_and_compare_sum_to_the_time_of_a_step(
     assert sum(map(float, shares[: len(spent)])) == pytest.approx(100, abs=1)
 
 
-def test_a_report_is_not_written_as_html(
+def test_the_extension_decides_and_what_only_a_page_has_needs_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "r.html"
-    assert main(["report", "@last", "--out", str(out)]) == exit_codes.USAGE
-    assert "r.html: a report is Markdown; write for example report.md" in capsys.readouterr().err
+    path = sweep_of_settings(tmp_path, betas=(0.04,), seeds=2, steps=2)
+    words, out = ["report", *refs_of(path), "--db", str(path)], tmp_path / "r.html"
+    assert main([*words, "--out", str(tmp_path / "r.md")]) == exit_codes.USAGE
+    assert "need a page: --out run.html" in capsys.readouterr().err
+    assert main([*words, "--steps", "1,x", "--out", str(out)]) == exit_codes.USAGE
     assert not out.exists()
+    assert main([*words, "--redact", "--out", str(out)]) == exit_codes.OK
+    assert out.read_text(encoding="utf-8").startswith("<!doctype html>")

@@ -26,7 +26,9 @@ class Browser:
         self.errors: list[str] = []
         self.requests: list[str] = []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
 
@@ -88,11 +90,15 @@ class Browser:
 
     def wait_for(self, condition: str) -> None:
         """Wait at most ten seconds until an expression is true."""
-        poll = (
-            f"new Promise((done) => {{ const end = Date.now() + 10000; const look = () => {{ let ok ="
-            f" false; try {{ ok = {condition}; }} catch (_) {{}} if (ok || Date.now() > end) done(!!ok);"
-            " else setTimeout(look, 20); }; look(); })"
-        )
+        poll = f"""new Promise((done) => {{
+          const end = Date.now() + 10000;
+          const look = () => {{
+            let ok = false;
+            try {{ ok = {condition}; }} catch (_) {{}}
+            if (ok || Date.now() > end) done(!!ok); else setTimeout(look, 20);
+          }};
+          look();
+        }})"""
         assert self.run(poll), condition
 
     def press(self, *keys: str) -> None:
@@ -123,10 +129,9 @@ def browser() -> Iterator[Browser]:
     to_read, to_write = os.pipe()
     from_read, from_write = os.pipe()
 
-
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         process = subprocess.Popen(
-            ["/bin/sh", "-c", 'exec "$0" "$@" 3<&%d 4>&%d' % (to_read, from_write), PROGRAM,
+            ["/bin/sh", "-c", f'exec "$0" "$@" 3<&{to_read} 4>&{from_write}', PROGRAM,
              *FLAGS, f"--user-data-dir={profile}"],
             pass_fds=(to_read, from_write),
             stdout=subprocess.DEVNULL,
