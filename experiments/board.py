@@ -51,7 +51,7 @@ class Board:
                 finished = _group(group.index, group, map(_complete, group.rollouts))
                 return {"step": event.step, "groups": self._with(finished)}
             case ev.RunStarted():
-                return {"step": event.step, "total_steps": event.total_steps, "phase": "load"}
+                return {"step": event.step, "total_steps": event.total_steps or 0, "phase": "load"}
             case ev.RunPaused():
                 self._paused_at = time.time()
                 return {"paused": True}
@@ -97,7 +97,7 @@ class Board:
             rollouts[delta.index] = replace(
                 rollout,
                 text=rollout.text + delta.text,
-                tokens=rollout.tokens + delta.tokens,
+                tokens=(rollout.tokens or 0) + delta.tokens,
                 finish=delta.finish or rollout.finish,
                 spans=rollout.spans + delta.spans,
                 waits_since=time.time() if delta.waits else None,
@@ -128,7 +128,7 @@ def _complete(item: ev.Rollout) -> BoardRollout:
     return BoardRollout(
         index=item.index,
         text=item.text,
-        tokens=ev.model_tokens(item.ids, item.spans),
+        tokens=item.model_tokens,
         finish=item.finish,
         spans=tuple(map(ev.unscored, item.spans)),
     )

@@ -33,6 +33,10 @@ class RunActiveError(StoreError):
     """The run is still in progress."""
 
 
+class OtherTrainerError(StoreError):
+    """The run was trained by another program, which alone can do what was asked."""
+
+
 class NothingStoredError(StoreError, LookupError):
     """The run exists but has no data of the requested kind."""
 

@@ -39,6 +39,7 @@ from grpo_tui.experiments.db.tables import (
 from grpo_tui.experiments.db.texts import seconds
 from grpo_tui.experiments.errors import (
     NothingStoredError,
+    OtherTrainerError,
     OutsideStoreError,
     RunActiveError,
     RunNotFoundError,
@@ -95,6 +96,15 @@ class LazyMetrics(Mapping[str, v.MetricSummary]):
 
     def __len__(self) -> int:
         return len(self._rows)
+
+
+# What to do instead with a run that another program trained, by what was asked.
+AT_OTHERS = {
+    "resume": "it can be continued only there",
+    "clone": "its settings are no settings of this program; begin from a preset, "
+    "or from TRL's with `grpo-tui config init --from-trl FILE`",
+    "load": "there is no checkpoint; `grpo-tui eval FOLDER` takes the model that it saved",
+}
 
 
 class StoreReader(Connection):
@@ -297,6 +307,7 @@ class StoreReader(Connection):
     def resumable(self, ref: str) -> v.RunDetail:
         """Find a run by its name or id; raise if it is still in progress."""
         detail = self.run(self.resolve(ref).key)
+        check_trainer(detail.summary.title, detail.config, "resume")
         check_ended(detail.summary)
         return detail
 
@@ -567,6 +578,15 @@ class StoreReader(Connection):
     def sweep(self, key: int) -> tuple[v.QueueItemView, ...]:
         """Return the runs of a sweep, in their order."""
         return self._items(QUEUE_ITEM.c.sweep_id == key, QUEUE_ITEM.c.id)
+
+
+def check_trainer(name: str, config: Mapping[str, Any], action: str) -> None:
+    """Refuse what only the trainer of a run can do, where that is another program."""
+    if trainer := v.trainer_of(config):
+        remedy = AT_OTHERS.get(action, f"only {trainer} can do that to it")
+        raise OtherTrainerError(
+            f"{name} was trained by {trainer}, and this is its record alone: {remedy}"
+        )
 
 
 def check_ended(run: v.RunSummary) -> None:

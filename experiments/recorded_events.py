@@ -114,8 +114,9 @@ def _group(view: v.GroupView, tokens: v.TokenView) -> ev.Event:
 
 
 def _rollout(item: v.RolloutView, row: v.RecordedTokens | None) -> Any:
-    tokens = {"ids": row.ids, "sampler_logprobs": row.sampler, "ends": row.ends} if row else {}
-    return _as(ev.Rollout, item, **tokens)
+    if row is None or (not row.ids and item.tokens != 0):
+        return _as(ev.Rollout, item, without_ids=True, length=item.tokens)
+    return _as(ev.Rollout, item, ids=row.ids, sampler_logprobs=row.sampler, ends=row.ends)
 
 
 def _tokens(view: v.GroupView, tokens: v.TokenView) -> ev.Event:

@@ -55,7 +55,7 @@ from grpo_tui.experiments.errors import (
     StoreError,
     StoreUnusableError,
 )
-from grpo_tui.experiments.reader import CAN_RETURN, StoreReader, check_ended
+from grpo_tui.experiments.reader import CAN_RETURN, StoreReader, check_ended, check_trainer
 
 HIDING = (EVENT, STEP, UPDATE_PASS, ROLLOUT_GROUP, EVALUATION)
 
@@ -276,6 +276,8 @@ class ExperimentStore:
 
     def request(self, run: int, verb: str, *, argument: str = "") -> int:
         """Send a request to the run's process; return the request's key."""
+        row = self.run_row(run)
+        check_trainer(row.name, row.config, verb)
         with self.transaction() as conn:
             values = {
                 "run_id": run,

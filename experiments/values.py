@@ -110,10 +110,10 @@ class RunSummary:
     model: str
     task: str
     recipe: str
-    seed: int
+    seed: int | None
     step: int
-    total_steps: int
-    tokens: int
+    total_steps: int | None
+    tokens: int | None
     elapsed: float
     created_at: str
     started_at: str | None
@@ -154,8 +154,19 @@ class RunDetail:
     versions: Mapping[str, str]
     attempts: tuple["AttemptView", ...]
     folder: str
-    origin: str  # "here" or "import of FILE", for people
+    origin: str  # "here", a trainer or "import of FILE", for people
     descent: str  # "step 20 of base" or "settings of base"; empty for a run from nothing
+
+    @property
+    def trainer(self) -> str:
+        """The trainer of a run that this program only recorded; empty for its own."""
+        return trainer_of(self.config)
+
+
+def trainer_of(config: Mapping[str, Any]) -> str:
+    """The trainer that a run's settings name; empty for this program."""
+    trainer = config.get("trainer")
+    return str(trainer.get("name") or "another trainer") if isinstance(trainer, Mapping) else ""
 
 
 @frozen
@@ -190,7 +201,7 @@ class RolloutView(Rollout):
 
     key: int
     group: int
-    tokens: int
+    tokens: int | None
     clip_fraction: float | None
     kl: float | None
     ids: tuple[int, ...] = ()
@@ -336,7 +347,7 @@ class BoardRollout:
 
     index: int
     text: str = ""
-    tokens: int = 0
+    tokens: int | None = 0
     finish: Finish | None = None
     spans: tuple[Span, ...] = ()
     waits_since: float | None = None

@@ -1,4 +1,7 @@
-"""The events of a run: past-tense facts as plain Python values, each with its step."""
+"""The events of a run: past-tense facts as plain Python values, each with its step.
+
+A loop of another trainer records them too. What it does not know is None, or empty, and never 0.
+"""
 
 import dataclasses
 import functools
@@ -16,7 +19,7 @@ from grpo_engine.frozen import frozen
 
 Phase = Literal["load", "generate", "score", "logprobs", "update", "evaluate", "checkpoint"]
 Origin = Literal["train", "eval", "pinned"]
-Finish = Literal["stop", "length", "stop_string", "turns", "context", "environment_error"]
+Finish = Literal["stop", "length", "stop_string", "turns", "context", "environment_error", ""]
 REPLACED = ", replaced"  # ends `no_signal` of a group that a refill replaced
 CUT: frozenset[Finish] = frozenset({"length", "context"})  # a limit ended the answer, not the model
 Severity = Literal["info", "warning", "error"]
@@ -36,7 +39,7 @@ class RewardValue:
 
     name: str
     value: float | None
-    weight: float
+    weight: float  # NaN if unknown
     reason: str = ""
     failed: bool = field(default=False, metadata={"sparse": True})
 
@@ -117,6 +120,7 @@ class Rollout:
     """One scored rollout: its ids as sampled, its text for people, and its rewards.
 
     `ends[t]` counts the characters of `text` up to and including token t; empty if unknown.
+    `finish` is empty if unknown. Where the ids are unknown, `length` counts the model's tokens.
     """
 
     index: int
@@ -129,6 +133,13 @@ class Rollout:
     sampler_logprobs: tuple[float, ...]
     ends: tuple[int, ...] = ()
     spans: tuple[Span, ...] = sparse()  # empty for one turn of the model
+    without_ids: bool = field(default=False, metadata={"sparse": True})
+    length: int | None = field(default=None, metadata={"sparse": True})
+
+    @property
+    def model_tokens(self) -> int | None:
+        """Tokens of the model; None if unknown."""
+        return self.length if self.without_ids else max(0, model_tokens(self.ids, self.spans))
 
     @property
     def failed(self) -> str:
@@ -166,8 +177,8 @@ class Group:
 class UpdateTotals:
     """What an update divides by and compares with, for the completions of one micro-batch."""
 
-    rows: int  # completions of the minibatch, empty and masked ones included
-    tokens: int  # tokens of the minibatch in the loss
+    rows: float  # completions of the minibatch, empty and masked ones included
+    tokens: float  # tokens of the minibatch in the loss; TRL takes a mean, which may be a fraction
     minibatch: int = 0
     micro_batches: int = 1
     batch_tokens: int | None = None  # tokens of the micro-batch in the loss
@@ -253,11 +264,11 @@ class RunStarted:
 
     step: int
     config: Mapping[str, Any]
-    total_steps: int
+    total_steps: int | None
     resumed: bool
     versions: Mapping[str, str]
     device: str
-    threads: int
+    threads: int | None
     dataset_fingerprint: str
     recipe: str
 
@@ -349,12 +360,12 @@ class PassFinished:
     step: int
     index: int
     minibatch: int
-    loss: float
-    clip_low: float
-    clip_high: float
-    kl_to_old: float
-    grad_norm: float
-    learning_rate: float
+    loss: float | None
+    clip_low: float | None
+    clip_high: float | None
+    kl_to_old: float | None
+    grad_norm: float | None
+    learning_rate: float | None
     stop_reason: str = ""
 
 
@@ -364,7 +375,7 @@ class StepFinished:
 
     step: int
     metrics: Mapping[str, float]
-    tokens: int
+    tokens: int | None
     elapsed: float
 
 

@@ -124,7 +124,7 @@ def axis_of_runs(ends: dict[str, float], runs: Sequence[RunSummary], axis: str) 
     for run in runs:
         end = ends[run.id]
         if run.active:
-            current = axis == "step" and run.total_steps
-            end = max(end, axis_end(end, run.total_steps if current else float("inf")))
+            planned = run.total_steps if axis == "step" else None
+            end = max(end, axis_end(end, planned or float("inf")))
         longest = max(longest, end)
     return longest or 1.0

@@ -26,7 +26,8 @@ def complete_runs(incomplete: str) -> Completions:
     try:
         with StoreReader(store_path()) as reader:
             for run in reader.runs(limit=RECENT):
-                summary = f"{run.status} {run.step}/{run.total_steps} {run.recipe}"
+                total = f"/{run.total_steps}" if run.total_steps else ""
+                summary = f"{run.status} {run.step}{total} {run.recipe}"
                 for name in list(filter(SAFE.fullmatch, (run.name, run.id)))[:1]:
                     yield from _matching(incomplete, (name, summary))
     except (StoreError, OSError):

@@ -79,7 +79,7 @@ def head_of(reader: "StoreReader", run: RunSummary) -> Head:
         name=run.name,
         model=run.model,
         recipe=run.recipe,
-        total_steps=run.total_steps,
+        total_steps=run.total_steps or 0,
         config=reader.run(run.key).config,
     )
 

@@ -10,7 +10,7 @@ from grpo_tui.app.charts.series import DELTA_STEPS, Series
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.text.numbers import share, short, signed
 from grpo_tui.app.text.prompt_text import last_question
-from grpo_tui.experiments.values import AlertView
+from grpo_tui.experiments.values import AlertView, trainer_of
 
 LONGEST_PROMPT = 28
 NEAR_ZERO, NOT_NEAR = 0.01, 0.05  # a loss; advantages are about 1 in size
@@ -218,7 +218,9 @@ def _ended(snapshot: Snapshot) -> list[str]:
         ends = f"{share(accuracy.start)} to {share(accuracy.last)}"
         held_out = f"Held-out accuracy, sampled: {ends}{at}."
     head = f"{ENDINGS[snapshot.status]} after {snapshot.step} steps"
-    if snapshot.status == "lost":
+    if trainer := trainer_of(snapshot.head.config):
+        head += f"; {trainer} trained it"
+    elif snapshot.status == "lost":
         saved = snapshot.checkpoint
         resumed = "begins it again" if saved is None else f"resumes it from step {saved}"
         head += f"; r on Runs {resumed}"
@@ -231,6 +233,8 @@ def _opening(snapshot: Snapshot) -> str:
         return "Reading what the run has recorded."
     if snapshot.status == "loading":
         return f"Loading the model {snapshot.head.model}".rstrip() + "."
+    if trainer := trainer_of(snapshot.head.config):
+        return f"Waiting for the first answers that {trainer} records."
     return "Loading the first prompts."
 
 

@@ -19,7 +19,7 @@ from grpo_tui.app.charts.series import Series
 from grpo_tui.app.feed.snapshot import ENDED, Head, LogLine, Request, Snapshot, Status, StepGroup
 from grpo_tui.app.text.event_text import sentence, severity
 from grpo_tui.experiments.db.configs import flat
-from grpo_tui.experiments.values import AlertView, BoardView
+from grpo_tui.experiments.values import AlertView, BoardView, trainer_of
 
 LOG_LINES = 500
 SIGNAL_STEPS = 64
@@ -245,7 +245,7 @@ class RunState:
         self._started = {
             "model": config.get("model", {}).get("path", ""),
             "recipe": event.recipe,
-            "total_steps": event.total_steps,
+            "total_steps": event.total_steps or 0,
             "config": config,
         }
         if event.resumed:
@@ -260,7 +260,8 @@ class RunState:
             if self._group_step > event.step:
                 self._groups.clear()  # the step is sampled again
                 self._trained = (0, ())
-        self._values.update(status="loading", step=event.step, requested="", failure=None)
+        status: Status = "running" if trainer_of(config) else "loading"  # its model is loaded
+        self._values.update(status=status, step=event.step, requested="", failure=None)
 
     def _add_group(self, event: ev.GroupScored) -> None:
         if event.step != self._group_step:

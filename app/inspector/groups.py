@@ -19,6 +19,7 @@ LINES = re.compile(r".*\n|.+")
 DIFF_LIMIT = 8_000  # characters; a longer text is compared line by line
 DIFF_LENGTH = 40_000  # characters; what follows is not compared
 ENDINGS = {
+    "": "· how it ended was not recorded",
     "environment_error": "✗ environment failed",
     "turns": "· no turn left",
     **dict.fromkeys(CUT, "✗ cut at the limit"),

@@ -39,6 +39,7 @@ class RunInfo:
     recipe: Recipe
     max_length: int
     unreadable: str = ""  # why the recipe is not the run's
+    trainer: str = ""  # of a run that another program trained
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -137,6 +138,8 @@ def run_info(reader: StoreReader, run: int) -> RunInfo:
     except ValueError as error:
         resolved = recipe("grpo")
         unreadable = f"this version cannot read the run's recipe: {error}"
+    if detail.trainer and not detail.config.get("algorithm"):
+        unreadable = f"{detail.trainer} did not record its loss (settings algorithm.recipe)"
     return RunInfo(
         key=run,
         id=detail.summary.id,
@@ -144,6 +147,7 @@ def run_info(reader: StoreReader, run: int) -> RunInfo:
         recipe=resolved,
         max_length=int(detail.settings.get("rollout.max_new_tokens", 1)),
         unreadable=unreadable,
+        trainer=detail.trainer,
     )
 
 
@@ -184,7 +188,7 @@ def load_tokens(
     tokens = reader.tokens(run.key, group.key) if group.has_tokens else None
     if tokens is None:
         text = "token numbers were not recorded for this group (record.tokens=all records them)"
-        return (), text
+        return (), f"{run.trainer} did not record tokens" if run.trainer else text
     rollouts = {rollout.index: rollout for rollout in group.rollouts}
     rows = [
         replace(
@@ -205,6 +209,10 @@ def without_losses(run: RunInfo, group: GroupView, rows: Sequence[RecordedTokens
         return "no push: not trained on"
     if all(row.old for row in rows):
         return run.unreadable or not_recorded(rows, run.recipe)
+    if run.trainer and not any(row.ids for row in rows):
+        return f"{run.trainer} did not record tokens"
+    if run.trainer:
+        return f"{run.trainer} did not record the log-probabilities of its tokens"
     if group.no_signal:
         return f"no push: {group.no_signal}, so its tokens were left out of the update"
     if all(rollout.advantage == 0 for rollout in group.rollouts):

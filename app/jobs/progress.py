@@ -52,7 +52,7 @@ class RunProgress:
         """Update from an event."""
         match event:
             case ev.RunStarted():
-                self.step, self.total = event.step, event.total_steps
+                self.step, self.total = event.step, event.total_steps or 0
             case ev.PhaseStarted():
                 self.phase, self.share = event.phase, ""
             case ev.PhaseAdvanced(done=done, total=total) if total:

@@ -7,6 +7,7 @@ from grpo_tui.app.jobs.report_table import with_interval
 from grpo_tui.app.text.comparison import phase_times, run_verdict
 from grpo_tui.app.text.event_text import device_text
 from grpo_tui.app.text.numbers import share
+from grpo_tui.app.text.words import step_of
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
@@ -64,12 +65,12 @@ def summary_of(run: Mapping[str, Any]) -> str:
         run["model"],
         run["task"],
         run["recipe"],
-        f"seed {run['seed']}",
-        f"step {run['step']} of {run['total_steps']}",
-        f"{run['tokens']:,} tokens",
+        "" if run["seed"] is None else f"seed {run['seed']}",
+        step_of(run["step"], run["total_steps"]),
+        "" if run["tokens"] is None else f"{run['tokens']:,} tokens",
         f"{run['elapsed']:.0f} s{device}",
     ]
-    return " · ".join(parts)
+    return " · ".join(filter(None, parts))
 
 
 def tables(content: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:

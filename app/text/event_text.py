@@ -4,6 +4,7 @@ from math import isnan
 
 from grpo_engine import events as ev
 from grpo_tui.app.text.numbers import share, short
+from grpo_tui.app.text.words import step_of
 
 
 def sentence(event: ev.Event) -> str:
@@ -11,8 +12,9 @@ def sentence(event: ev.Event) -> str:
     match event:
         case ev.RunStarted():
             begun = "resumed after" if event.resumed else "started at"
-            total = f"step {event.step} of {event.total_steps}"
-            return f"{begun} {total} on {device_text(event.device)}, recipe {event.recipe}"
+            device = f" on {device_text(event.device)}" if event.device else ""
+            recipe = f", recipe {event.recipe}" if event.recipe else ""
+            return f"{begun} {step_of(event.step, event.total_steps)}{device}{recipe}"
         case ev.ModelLoaded():
             return (
                 f"model {event.path} in memory after {event.seconds:.1f} s: {event.parameters:,} "

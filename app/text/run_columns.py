@@ -156,7 +156,9 @@ STEPS = RunColumn(
     title="steps",
     width=14,
     key="step",
-    draw=lambda run, *_: [(f"{short(run.step)}/{short(run.total_steps)}", "text")],
+    draw=lambda run, *_: [
+        (f"{short(run.step)}{f'/{short(total)}' if (total := run.total_steps) else ''}", "text")
+    ],
     align=">",
 )
 # What is hidden last on a narrow terminal.

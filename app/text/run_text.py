@@ -16,7 +16,7 @@ def run_summary(run: RunSummary, changes: Sequence[str] = ()) -> str:
         run.status,
         f"step {run.step}",
         best,
-        f"seed {run.seed}",
+        "" if run.seed is None else f"seed {run.seed}",
         sweep,
         run.recipe,
         run.task,

@@ -12,3 +12,8 @@ def first_of(names: Sequence[str], limit: int) -> str:
     """List the first names, and how many others there are: `a, b and 3 more`."""
     more = len(names) - limit
     return ", ".join(names[:limit]) + (f" and {more} more" if more > 0 else "")
+
+
+def step_of(step: int, total: int | None) -> str:
+    """How far a run is; the steps of another trainer's run may not be known."""
+    return f"step {step} of {total}" if total else f"step {step}"

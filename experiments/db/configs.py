@@ -71,6 +71,10 @@ def promoted(tree: Mapping[str, Any]) -> dict[str, Any]:
         "model": str(paths.get("model.path", "")),
         "task": str(paths.get("task.name", "")),
         "recipe": str(paths.get("algorithm.recipe", "")),
-        "seed": int(paths.get("seed") or 0),
-        "total_steps": int(paths.get("steps") or 0),
+        "seed": _count(paths.get("seed")),
+        "total_steps": _count(paths.get("steps")),
     }
+
+
+def _count(value: Any) -> int | None:
+    return None if value is None else int(value)

@@ -17,6 +17,7 @@ from sqlmodel import Field, SQLModel
 
 from grpo_engine.events import Event, Span
 from grpo_tui.experiments.db.types import (
+    Count,
     EscapedText,
     EventJson,
     Flag,
@@ -24,6 +25,7 @@ from grpo_tui.experiments.db.types import (
     JsonList,
     JsonObject,
     Number,
+    NumberOrAbsent,
     NumberOrNan,
     Numbers,
     Spans,
@@ -43,6 +45,8 @@ IntOrNone = Annotated[int | None, Field(sa_type=StoredInt)]
 Float = Annotated[float, Field(sa_type=Number)]
 FloatOrNone = Annotated[float | None, Field(sa_type=Number)]
 FloatOrNan = Annotated[float | None, Field(sa_type=NumberOrNan)]
+FloatOrAbsent = Annotated[float | None, Field(sa_type=NumberOrAbsent, nullable=True)]
+Known = Annotated[int | None, Field(sa_type=Count, nullable=False)]
 Bool = Annotated[bool, Field(sa_type=Flag)]
 Utc = Annotated[str, Field(sa_type=Time)]
 UtcOrNone = Annotated[str | None, Field(default=None, sa_type=Time)]
@@ -148,7 +152,7 @@ class RunRow(Numbered, table=True):
     model: Text
     task: Text
     recipe: Text
-    seed: Int
+    seed: Known
     # Hash of all settings but the name.
     config_hash: Text
     code_version: Text = ""
@@ -157,9 +161,9 @@ class RunRow(Numbered, table=True):
     device: Text = ""
     # Fingerprint of the problems; paired tests need equal ones.
     dataset_fingerprint: Text = ""
-    total_steps: Int = 0
+    total_steps: Known = 0
     step: Int = 0
-    tokens: Int = 0
+    tokens: Known = 0
     # Seconds without pauses.
     elapsed: Float = 0.0
     # Approximate size of the record, in files of earlier versions.
@@ -181,7 +185,7 @@ class RunRow(Numbered, table=True):
     parent_id: int | None = Field(
         sa_type=StoredInt, default=None, foreign_key="run.id", ondelete="SET NULL"
     )
-    # `here`, or the file of an import: for people, since nothing believes it.
+    # `here`, another trainer, or the file of an import: for people, since nothing believes it.
     origin: Text = ""
     # The last column: what follows a text of several pages is slow to read.
     config: Tree
@@ -287,7 +291,7 @@ class StepRow(Recorded, table=True):
     at: Seconds
     # Seconds without pauses.
     elapsed: FloatOrNan
-    tokens: Int
+    tokens: Known
     key_set: int = Field(sa_type=StoredInt, foreign_key="key_set.id")
     # The reason for no update, in files of earlier versions; later ones have an event.
     skipped: Text = ""
@@ -305,14 +309,14 @@ class UpdatePassRow(Recorded, table=True):
     pass_: int = Field(sa_type=StoredInt, sa_column_kwargs={"name": "pass"})
     # Counted from 0.
     minibatch: Int
-    loss: FloatOrNan
-    clip_low: FloatOrNan
-    clip_high: FloatOrNan
+    loss: FloatOrAbsent
+    clip_low: FloatOrAbsent
+    clip_high: FloatOrAbsent
     # Distance to the sampling policy.
-    kl_to_old: FloatOrNan
+    kl_to_old: FloatOrAbsent
     # Before clipping.
-    grad_norm: FloatOrNan
-    learning_rate: FloatOrNan
+    grad_norm: FloatOrAbsent
+    learning_rate: FloatOrAbsent
     # The reason for no further pass; empty if there is none.
     stop_reason: Text
 
@@ -404,8 +408,8 @@ class RolloutRow(OfRun, table=True):
     # Weighted sum of the reward functions.
     reward: FloatOrNone
     advantage: FloatOrNone
-    tokens: Int
-    # stop, length, stop_string, turns, context or environment_error.
+    tokens: Known
+    # stop, length, stop_string, turns, context or environment_error; empty if unknown.
     finish: Text
     # Share of tokens that were clipped.
     clip_fraction: FloatOrNone

@@ -21,6 +21,7 @@ from grpo_tui.experiments.db.texts import escape, unescape, visible
 from grpo_tui.experiments.values import Status, UnreadableFloat, UnreadableInt
 
 Convert = Callable[[Any], Any]
+ABSENT = "absent"  # stored in place of a number, where NULL means NaN
 MAX_CHARS = 80  # characters of a stored value
 YEAR_10000 = 253_402_300_800  # seconds since 1970
 compact = json.JSONEncoder(separators=(",", ":")).encode
@@ -110,6 +111,13 @@ class StoredInt(Readable, Integer):
     replacement: Convert = UnreadableInt.of
 
 
+class Count(StoredInt):
+    """A count; one that nobody knows is stored as -1, since older files allow no NULL there."""
+
+    write = staticmethod(lambda count: -1 if count is None else count)
+    read = staticmethod(lambda count: None if count < 0 else count)
+
+
 class Flag(StoredInt):
     """A boolean."""
 
@@ -120,7 +128,7 @@ class Flag(StoredInt):
 class Number(Readable, REAL[float]):
     """A number, or NULL."""
 
-    stored = (float, int)
+    stored: ClassVar[tuple[type, ...]] = (float, int)
     read: Convert = float
     replacement = UnreadableFloat.of
 
@@ -139,7 +147,19 @@ class NumberOrNan(Number):
     """A number that is never missing; NaN is stored as NULL."""
 
     null = math.nan
-    write = staticmethod(lambda value: None if value is None or math.isnan(value) else float(value))
+    write: Convert = staticmethod(
+        lambda value: None if value is None or math.isnan(value) else float(value)
+    )
+
+
+class NumberOrAbsent(NumberOrNan):
+    """A number that a trainer may not have recorded; NULL was NaN before that was possible."""
+
+    stored: ClassVar[tuple[type, ...]] = (float, int, str)
+    write: Convert = staticmethod(
+        lambda value: ABSENT if value is None else NumberOrNan.write(value)
+    )
+    read: Convert = staticmethod(lambda stored: None if stored == ABSENT else float(stored))
 
 
 class EscapedText(Readable, TEXT):

@@ -111,7 +111,7 @@ def turn_rows(reader: "StoreReader", run: RunSummary) -> Iterator[Row]:
     for group in _groups(reader, run):
         for rollout in group.rollouts:
             single = Span(
-                start=0, length=rollout.tokens, kind="model", turn=0, chars=len(rollout.text)
+                start=0, length=rollout.tokens or 0, kind="model", turn=0, chars=len(rollout.text)
             )
             start = 0
             for span in rollout.spans or (single,):
@@ -123,7 +123,7 @@ def turn_rows(reader: "StoreReader", run: RunSummary) -> Iterator[Row]:
                     "kind": span.kind,
                     "name": span.name,
                     "text": text,
-                    "tokens": span.length,
+                    "tokens": rollout.tokens and span.length,
                     "reward": span.reward,
                     "ms": span.ms,
                     "error": span.error,

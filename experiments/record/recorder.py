@@ -43,10 +43,12 @@ def start_run(
     control: Control | None = None,
     parent: str = "",
     tags: tuple[str, ...] = (),
+    origin: str = "here",
 ) -> "Recorder":
     """Record a new run; `config` is a RunConfig or its tree; requests go to `control`.
 
-    Raises StoreError if the store at `path` cannot be written.
+    `origin` names another trainer, for people. Raises StoreError if the store at `path` cannot be
+    written.
     """
     store, warning = writable(path)
     key = None
@@ -59,6 +61,7 @@ def start_run(
         parent=key,
         code_version=versions().get("grpo-tui", ""),
         tags=tags,
+        origin=origin,
         status="lost",  # stays if no attempt begins
     )
     # Set by the queue's worker for its child; the child's children must not inherit it.
@@ -141,6 +144,11 @@ class Recorder:
         """The store's current path; it differs from the original if the file was replaced."""
         return self.store.path
 
+    @property
+    def backlog(self) -> int:
+        """Events that are in memory only."""
+        return self._queue.qsize() + len(self._pending)
+
     def _warn(self, text: str) -> None:
         if not self.ended:
             self.put(self._warning(text))
@@ -204,8 +212,8 @@ class Recorder:
             with suppress(Empty):
                 self._guarded(self._queue.get(timeout=POLL_S))
             if time.monotonic() >= next_poll:
-                next_poll = time.monotonic() + POLL_S
                 self._guarded(self._poll)
+                next_poll = time.monotonic() + POLL_S  # a locked store takes seconds
         self.writer.close()
 
     def _guarded(self, act: Callable[[], None]) -> None:

@@ -208,7 +208,7 @@ class RunWriter(StoreFile):
                 "group_id": row["id"],
                 "run_id": self.run,
                 "text": item.text if self.recorded != "nothing" else "",
-                "tokens": ev.model_tokens(item.ids, item.spans),
+                "tokens": item.model_tokens,
             }
             values["nonfinite"] = nan_names(values)
             rows[ROLLOUT].append(values)
@@ -307,6 +307,8 @@ class RunWriter(StoreFile):
         for item in items:
             if isinstance(item.event, ev.StepFinished):
                 totals |= of_event(RUN, item.event)
+        if totals.get("tokens", 0) is None:
+            self.update_run(tokens=totals.pop("tokens"))
         # A spilled step may be read in after later ones.
         self.update_run(
             **{name: func.max(RUN.c[name], func.coalesce(n, 0)) for name, n in totals.items()}

@@ -13,6 +13,7 @@ from grpo_tui.app.cli.store_access import reading
 from grpo_tui.app.inspector.groups import letter
 from grpo_tui.app.text.numbers import short
 from grpo_tui.app.text.safe_text import clip, safe
+from grpo_tui.app.text.words import step_of
 
 if TYPE_CHECKING:
     from grpo_tui.app.text.findings import Audit
@@ -61,7 +62,7 @@ def _content(run: "RunSummary", result: "Audit") -> dict[str, Any]:
 def _lines(run: "RunSummary", result: "Audit") -> Iterator[str]:
     """The findings for people: severity, topic, steps, sentence and remedy; then what is fine."""
     health = result.health
-    yield safe(f"{run.title}: {run.status}, step {run.step} of {run.total_steps}, {health.word}")
+    yield safe(f"{run.title}: {run.status}, {step_of(run.step, run.total_steps)}, {health.word}")
     if health.reason not in [item.explanation for item in result.findings]:
         yield safe(health.reason, " ")
     for item in result.findings:

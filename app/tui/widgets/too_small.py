@@ -7,6 +7,7 @@ from textual.reactive import reactive
 
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.text.safe_text import safe
+from grpo_tui.app.text.words import step_of
 from grpo_tui.app.tui.widgets.panel import BarPanel, Line, paragraph
 
 SMALLEST = (60, 16)
@@ -38,7 +39,7 @@ class TooSmall(BarPanel):
         snapshot, (columns, rows) = self.snapshot, SMALLEST
         text = f"Too small, {columns}x{rows} is needed. These keys work: {', '.join(self._keys())}."
         if snapshot.status != "empty":
-            step = f"step {snapshot.current_step}/{snapshot.head.total_steps}"
+            step = step_of(snapshot.current_step, snapshot.head.total_steps)
             asked = f", {snapshot.requested} requested".replace("_", " ") * bool(snapshot.requested)
             text += f" {safe(snapshot.head.name, ' ')}: {snapshot.status}{asked}, {step}."
         return paragraph(text, width, height, "text")

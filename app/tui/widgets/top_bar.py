@@ -84,7 +84,8 @@ def _parts(snapshot: Snapshot, mark: str, elsewhere: Sequence[RunSummary]) -> di
         word = snapshot.health.word
         parts["health"] = [(f"{word}  ", HEALTH_COLOURS.get(word, "label"))]
         parts["mark"] = [(f"{mark}  ", "text")] if mark else [("step ", "text")]
-        parts["step"] = [(f"{snapshot.current_step}/{head.total_steps} ", "text")]
+        total = f"/{head.total_steps}" if head.total_steps else ""
+        parts["step"] = [(f"{snapshot.current_step}{total} ", "text")]
     if elsewhere:
         run, *others = elsewhere
         glyph, colour = status_mark(run.status)

@@ -36,7 +36,7 @@ def config_of(world: Path, algorithm: dict[str, Any], **changes: Any) -> RunConf
     return settings(world, steps=2, algorithm=algorithm, **changes)
 
 
-def losses(events: list[Event]) -> list[tuple[float, float]]:
+def losses(events: list[Event]) -> list[tuple[float | None, float | None]]:
     found = [(e.loss, e.grad_norm) for e in of(PassFinished, events)]
     assert found
     return found

@@ -35,7 +35,7 @@ from grpo_tui.app.text.run_text import run_summary
 from grpo_tui.experiments.db.configs import flat
 from grpo_tui.experiments.db.names import free_name
 from grpo_tui.experiments.queue import points
-from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.reader import StoreReader, check_trainer
 from grpo_tui.experiments.values import RunSummary
 
 RECIPE, PRESET, SEEDS = "algorithm.recipe", "preset", "seeds"
@@ -374,10 +374,10 @@ def cost(config: RunConfig, runs: Sequence[RunSummary] = ()) -> Cost:
     """
     tree = flat(config.model_dump(mode="json"))
     timed = {path: value for path, value in tree.items() if not path.startswith(TIMELESS)}
-    alike = (run for run in runs if run.tokens > 0 and timed.items() <= run.columns.items())
+    alike = (run for run in runs if run.tokens and timed.items() <= run.columns.items())
     latest = next(alike, None)
     length, per_token = float(config.rollout.max_new_tokens), None
-    if latest is not None:
+    if latest is not None and latest.tokens:
         per_token = latest.elapsed / latest.tokens
         former = latest.metrics.get("completions/mean_length")
         length = min(length, former.mean) if former and former.mean else length
@@ -562,6 +562,7 @@ def clone_view(reader: StoreReader, ref: str) -> NewRunView:
     detail = reader.run(reader.resolve(ref).key)
     run = detail.summary
     name = run.title
+    check_trainer(name, detail.config, "clone")
     tree, unknown = split_unknown(detail.config)
     summary = run_summary(run) + (f"; no longer known: {', '.join(unknown)}" if unknown else "")
     origin = Origin(kind="clone", name=name, summary=summary, run=run.id)

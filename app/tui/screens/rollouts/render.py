@@ -757,6 +757,7 @@ def function_lines(rollout: RolloutView, largest: Mapping[str, float], width: in
         left = [(f"{pad(reward.name, name_width)} ", "label"), *bar]
         lines.append(justified(left, [(value, "text")], width))
         if reward.weight != 1:
-            lines.append([(f"  × weight {short(reward.weight)}", "label")])
+            weight = short(reward.weight) if reward.weight == reward.weight else "not recorded"
+            lines.append([(f"  × weight {weight}", "label")])
         lines += paragraph(reward.reason, width, 99, "text", ("  ", "")) if reward.reason else []
     return lines

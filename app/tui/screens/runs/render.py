@@ -1,5 +1,6 @@
 """Runs as text: the table and its columns, the preview of a run, and the exports."""
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +13,7 @@ from grpo_tui.app.text import run_columns
 from grpo_tui.app.text.numbers import moment, seconds, tokens, with_unit
 from grpo_tui.app.text.run_columns import FIRST, HEALTH_COLOURS, NAME, RunColumn, added
 from grpo_tui.app.text.safe_text import cell_len, pad, safe
-from grpo_tui.app.text.words import count_of
+from grpo_tui.app.text.words import count_of, step_of
 from grpo_tui.app.tui.screens.runs.state import (
     Preview,
     RunsView,
@@ -193,6 +194,12 @@ def preview_lines(preview: Preview, width: int, height: int) -> list[Line]:
     return lines[:height]
 
 
+def settings_line(run: RunSummary) -> str:
+    """Model, task, recipe and seed, as far as they are known."""
+    seed = "" if run.seed is None else f"seed {run.seed}"
+    return " · ".join(filter(None, (run.model, run.task, run.recipe, seed)))
+
+
 def _head(preview: Preview, width: int) -> list[Line]:
     run = preview.detail.summary
     waiting = f"{run.waiting} and are imported when the store can be written" if run.waiting else ""
@@ -200,13 +207,12 @@ def _head(preview: Preview, width: int) -> list[Line]:
     texts = (
         (f"{run.id} · {run.status}", 2, "text"),
         (
-            f"step {run.step} of {run.total_steps}"
-            + f" · {seconds(run.elapsed)}" * bool(run.elapsed),
+            step_of(run.step, run.total_steps) + f" · {seconds(run.elapsed)}" * bool(run.elapsed),
             2,
             "text",
         ),
-        (f"{tokens(run.tokens)} tokens", 2, "text"),
-        (f"{run.model} · {run.task} · {run.recipe} · seed {run.seed}", 2, "text"),
+        ("" if run.tokens is None else f"{tokens(run.tokens)} tokens", 2, "text"),
+        (settings_line(run), 2, "text"),
         (run.note, 3, "text"),
         (run.error, 4, "bad"),
         (waiting, 4, "warn"),
@@ -244,7 +250,7 @@ def _charts(preview: Preview, width: int, height: int) -> list[Line]:
     count = max(0, height - 2) // (CHART_HEIGHT + 1)
     charted = [series for series in preview.series[:3] if len(series.values) > 1][:count]
     steps = max((series.steps[-1] for series in charted), default=0)
-    last = axis_end(steps, preview.detail.summary.total_steps)
+    last = axis_end(steps, preview.detail.summary.total_steps or math.inf)
     lines = [line for series in charted for line in _chart(series, last, width)]
     return [*lines, axis_line(f"step {last:.0f}", width)] if lines else []
 

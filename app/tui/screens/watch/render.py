@@ -196,7 +196,8 @@ def lane_lines(rollout: StepRollout, width: int, rows: int, group: StepGroup) ->
     """One answer in `rows` lines at most: name, push and reward on the left, then its text."""
     lead = [(f"{letter(rollout.index):>2} ", "text")]
     if isinstance(rollout, BoardRollout):
-        lead.append((f"{rollout.tokens:>7} tok".ljust(LEAD - 3), "label"))
+        count = "" if rollout.tokens is None else f"{rollout.tokens:>7} tok"
+        lead.append((count.ljust(LEAD - 3), "label"))
     else:
         colour = push_colour(rollout.advantage, largest_push(group))
         lead.append((f"{arrow(rollout.advantage)}{push_of(rollout):>{PUSH}} ", f"bold {colour}"))

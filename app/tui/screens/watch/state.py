@@ -1,5 +1,6 @@
 """What Watch shows, as values made from a snapshot of the run; knows no Textual."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -283,4 +284,4 @@ def guides_of(chart: Chart, snapshot: Snapshot) -> tuple[tuple[float, tuple[str,
 
 def last_step(snapshot: Snapshot) -> int:
     """The step at the right end of the charts."""
-    return int(axis_end(snapshot.step, snapshot.head.total_steps))
+    return int(axis_end(snapshot.step, snapshot.head.total_steps or math.inf))

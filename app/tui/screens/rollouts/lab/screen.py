@@ -113,7 +113,7 @@ class LabScreen(Dialog[None]):
         super().__init__()
         self._snapshot = snapshot
         self._study = Study(step)
-        tokens = 1 + sum(r.tokens for group in step.groups for r in group.rollouts)
+        tokens = 1 + sum(r.tokens or 0 for group in step.groups for r in group.rollouts)
         steps = spread(step.steps, max(1, min(MAX_STEPS, MAX_TOKENS // max(1, tokens))))
         view = LabView(step=step, selected=selected, recipe=step.run.recipe, steps=steps)
         self.set_reactive(LabScreen.view, view)

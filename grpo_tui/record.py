@@ -1,0 +1,734 @@
+"""Any training loop writes its run into the store, where screens and verbs read it.
+
+    from grpo_tui import record
+
+    with record.run("my-run", trainer="my loop") as run:
+        for step in range(1, 101):
+            answers = [record.rollout(text, rewards={"right": text == "4"}) for text in ("4", "5")]
+            run.step(step, [record.group("2 + 2 =", answers)], metrics={"loss": 0.1})
+
+What is not given is absent, and never 0. A value that does not fit is left out with a
+`RecordWarning`, which names it: once a run has begun, nothing here raises into the training.
+`python -W error::UserWarning` makes an error of it while a loop is written.
+"""
+
+import contextlib
+import math
+import operator
+import statistics
+import sys
+import time
+import traceback
+import typing
+import warnings
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+from grpo_engine import events as ev
+from grpo_engine.config.parse import SECTIONS, build
+from grpo_engine.errors import ConfigError, quoted
+from grpo_engine.events import Finish, Origin, Severity, UpdateTotals
+from grpo_engine.frozen import frozen
+from grpo_engine.tasks.base import prompt_hash
+from grpo_tui.experiments.db.paths import store_path
+from grpo_tui.experiments.errors import StoreError
+from grpo_tui.experiments.record.recorder import Recorder, start_run
+
+__all__ = [
+    "Group",
+    "RecordError",
+    "RecordWarning",
+    "Rollout",
+    "Run",
+    "UpdateTotals",
+    "group",
+    "problem",
+    "rollout",
+    "run",
+    "update",
+]
+
+BACKLOG = 2_000  # events that wait for a store before further steps are left out
+CLOSE_S = 30.0  # how long the end of a run waits for the store
+LARGEST = 2**31  # of a token id
+
+
+class RecordError(ValueError):
+    """A run cannot begin; the message names the value and the remedy."""
+
+
+class RecordWarning(UserWarning):
+    """Something of a run is not recorded; the message names it and the remedy."""
+
+
+class Array(Protocol):
+    """An array of NumPy, PyTorch, JAX or MLX."""
+
+    def tolist(self) -> Any: ...
+
+
+Numbers = Sequence[float] | Array
+Prompt = str | Sequence[Mapping[str, Any]]
+
+
+@frozen
+class Rollout:
+    """An answer to a prompt, and the numbers of its tokens."""
+
+    rollout: ev.Rollout
+    numbers: ev.TokenNumbers | None
+
+
+@frozen
+class Group:
+    """The answers to one prompt."""
+
+    group: ev.Group
+    numbers: tuple[ev.TokenNumbers, ...]
+
+
+# -- values -------------------------------------------------------------------------------------
+
+
+def rollout(
+    text: str,
+    *,
+    rewards: Mapping[str, float | None] | None = None,
+    weights: Mapping[str, float] | None = None,
+    reasons: Mapping[str, str] | None = None,
+    reward: float | None = None,
+    advantage: float | None = None,
+    finish: Finish = "",
+    length: int | None = None,
+    ids: Numbers | None = None,
+    ends: Numbers | None = None,
+    sampler: Numbers | None = None,
+    old: Numbers | None = None,
+    reference: Numbers | None = None,
+    passes: Sequence[Numbers] = (),
+    after: Numbers | None = None,
+    entropy: Numbers | None = None,
+    advantages: Numbers | None = None,
+    mask: Numbers | None = None,
+    updates: Sequence[UpdateTotals] = (),
+    clip_fraction: float | None = None,
+    kl: float | None = None,
+) -> Rollout:
+    """One answer: its scores by reward function, and what is known of its tokens.
+
+    Without `reward` it is the sum of `rewards`, each times its weight, which is 1 if `weights` are
+    not given. `length` counts tokens where `ids` are not given; `ends` are the characters of the
+    text up to and with each token. Each list of numbers has one for each token: `sampler` are
+    log-probabilities from sampling, `old` those by the trainer before its first update, `passes`
+    those in each pass, `after` those after the step. `mask` is 1 for tokens in the loss.
+    """
+    text = _text("text", text)
+    scores = {_text("rewards", name): _number(f"rewards {name}", v) for name, v in _items(rewards)}
+    factors = {name: _number(f"weights {name}", weight) for name, weight in _items(weights)}
+    total = _number("reward", reward)
+    if reward is None and scores:
+        factors = {name: factors.get(name, 1.0) for name in scores}
+        total = ev.total_reward(scores.values(), (factors[name] or 0.0 for name in scores))
+    tokens = _integers("ids", ids)
+    count = len(tokens) if ids is not None else None
+
+    def numbers(field: str, values: Numbers | None) -> tuple[float, ...]:
+        return _numbers(field, values, count)
+
+    row = ev.TokenNumbers(
+        index=0,
+        old=numbers("old", old),
+        reference=numbers("reference", reference),
+        passes=tuple(numbers("passes", values) for values in passes),
+        after=numbers("after", after),
+        entropy=numbers("entropy", entropy),
+        advantages=numbers("advantages", advantages),
+        mask=_integers("mask", mask, count),
+        updates=tuple(updates),
+        clip_fraction=_number("clip_fraction", clip_fraction),
+        kl=_number("kl", kl),
+    )
+    return Rollout(
+        rollout=ev.Rollout(
+            index=0,
+            ids=tokens,
+            text=text,
+            finish=_choice("finish", finish, Finish),
+            rewards=tuple(
+                ev.RewardValue(
+                    name=name,
+                    value=value,
+                    weight=math.nan if (weight := factors.get(name)) is None else weight,
+                    reason=_text("reasons", (reasons or {}).get(name, "")),
+                )
+                for name, value in scores.items()
+            ),
+            reward=total,
+            advantage=_number("advantage", advantage),
+            sampler_logprobs=numbers("sampler", sampler),
+            ends=_integers("ends", ends, count),
+            without_ids=ids is None,
+            length=_whole("length", length),
+        ),
+        numbers=row if row != ev.TokenNumbers(index=0, old=()) else None,
+    )
+
+
+def group(
+    prompt: Prompt,
+    rollouts: Iterable[Rollout],
+    *,
+    target: str = "",
+    key: str = "",
+    origin: Origin = "train",
+    prompt_ids: Numbers | None = None,
+    sampling: Mapping[str, float] | None = None,
+) -> Group:
+    """The answers to one prompt, a text or chat messages; mean and spread are computed here.
+
+    `key` is the name of the problem, the same in all steps and runs; without it, it is the
+    prompt's. `sampling` are settings such as `{"temperature": 1.0}`.
+    """
+    items = [item for item in rollouts if _is(item, Rollout, "rollouts", "record.rollout(...)")]
+    answers = tuple(replace(item.rollout, index=index) for index, item in enumerate(items))
+    totals = [answer.reward for answer in answers if answer.reward is not None]
+    pushed = any(answer.advantage for answer in answers)
+    equal = len(totals) > 1 and len(totals) == len(answers) and not ev.rewards_differ(totals)
+    digest = prompt_hash(_prompt(prompt))
+    return Group(
+        group=ev.Group(
+            index=0,
+            origin=_choice("origin", origin, Origin) or "train",
+            example_key=_text("key", key) or digest,
+            prompt_text=_shown(_prompt(prompt)),
+            prompt_ids=_integers("prompt_ids", prompt_ids),
+            prompt_hash=digest,
+            target=_text("target", target),
+            rollouts=answers,
+            reward_mean=statistics.fmean(totals) if totals else None,
+            reward_std=ev.reward_std(totals),
+            no_signal=f"all scored {totals[0]:g}" if equal and not pushed else "",
+            sampling=_metrics("sampling", sampling),
+        ),
+        numbers=tuple(
+            replace(item.numbers, index=index)
+            for index, item in enumerate(items)
+            if item.numbers is not None
+        ),
+    )
+
+
+def update(
+    *,
+    index: int = 1,
+    minibatch: int = 0,
+    loss: float | None = None,
+    grad_norm: float | None = None,
+    learning_rate: float | None = None,
+    clip_low: float | None = None,
+    clip_high: float | None = None,
+    kl_to_old: float | None = None,
+) -> ev.PassFinished:
+    """One update of the weights in a step: pass `index`, from 1, over minibatch `minibatch`."""
+    return ev.PassFinished(
+        step=0,
+        index=_whole("index", index) or 1,
+        minibatch=_whole("minibatch", minibatch) or 0,
+        loss=_number("loss", loss),
+        clip_low=_number("clip_low", clip_low),
+        clip_high=_number("clip_high", clip_high),
+        kl_to_old=_number("kl_to_old", kl_to_old),
+        grad_norm=_number("grad_norm", grad_norm),
+        learning_rate=_number("learning_rate", learning_rate),
+    )
+
+
+def problem(
+    key: str,
+    *,
+    samples: int,
+    correct: int | None = None,
+    rewards: Mapping[str, float] | None = None,
+) -> ev.EvaluationSample:
+    """A held-out problem: how many of its answers were right, and mean rewards by function."""
+    return ev.EvaluationSample(
+        example_key=_text("key", key),
+        samples=_whole("samples", samples) or 0,
+        correct=_whole("correct", correct),
+        rewards=_metrics("rewards", rewards),
+    )
+
+
+# -- a run --------------------------------------------------------------------------------------
+
+
+def run(
+    name: str = "",
+    *,
+    trainer: str = "another trainer",
+    version: str = "",
+    settings: Mapping[str, Any] | None = None,
+    model: str = "",
+    task: str = "",
+    seed: int | None = None,
+    steps: int | None = None,
+    tags: Sequence[str] = (),
+    store: str | Path | None = None,
+) -> "Run":
+    """Begin a run; raise RecordError if it cannot.
+
+    Settings by the names of this program, such as `{"algorithm": {"recipe": "dr-grpo"}}`, are
+    checked, and Rollouts computes each token's part in the loss from them. Settings of other names
+    are recorded as they are, and compared and filtered as `theirs.NAME`.
+    """
+    texts = {"name": name, "trainer": trainer, "version": version, "model": model, "task": task}
+    for field, text in texts.items():
+        if not isinstance(text, str):
+            raise RecordError(
+                f"{field} must be a text, got {quoted(text)}; leave it out if unknown"
+            )
+    try:
+        tree = _tree(name, settings or {}, model, task, seed, steps)
+        tree["trainer"] = {"name": trainer, "version": version}
+        label = f"{trainer} {version}".strip()
+        recorder = start_run(store_path(store), tree, name=name, tags=tuple(tags), origin=label)
+    except (ConfigError, StoreError, OSError) as error:
+        raise RecordError(f"the run cannot be recorded: {error}") from error
+    return Run(recorder, tree)
+
+
+def _tree(
+    name: str,
+    settings: Mapping[str, Any],
+    model: str,
+    task: str,
+    seed: int | None,
+    steps: int | None,
+) -> dict[str, Any]:
+    """The settings as they are stored: those of this program by its names, others as `theirs`."""
+    tree: dict[str, Any] = {}
+    theirs: dict[str, Any] = {}
+    for path, value in settings.items():
+        section, _, leaf = str(path).partition(".")
+        if section in SECTIONS and leaf:
+            tree.setdefault(section, {})[leaf] = value
+        elif section in SECTIONS and isinstance(value, Mapping):
+            tree[section] = {**tree.get(section, {}), **value}
+        else:
+            theirs[str(path)] = value
+    top = {"name": name or None, "seed": seed, "steps": steps}
+    tree |= {field: value for field, value in top.items() if value is not None}
+    for section, leaf, value in (("model", "path", model), ("task", "name", task)):
+        if value:
+            tree[section] = {leaf: value, **tree.get(section, {})}
+    build(tree, "settings")
+    return tree | ({"theirs": ev.encode(theirs)} if theirs else {})
+
+
+class Run:
+    """A run that is being recorded; with `with` it ends by itself, after an exception as failed."""
+
+    def __init__(self, recorder: Recorder, tree: Mapping[str, Any]) -> None:
+        self.id, self.name = recorder.id, recorder.name
+        self._recorder, self._begun = recorder, time.monotonic()
+        self._step, self._tokens = 0, 0
+        self._counts = True  # whether all tokens so far were counted
+        self._computed: set[str] = set()
+        self._said: set[str] = set()
+        self._leave = weakref.finalize(
+            self, recorder.flush, 5.0, "the program ended before the run"
+        )
+        if recorder.warning:
+            _warn(recorder.warning)
+        self._put(
+            ev.RunStarted(
+                step=0,
+                config=tree,
+                total_steps=tree.get("steps"),
+                resumed=False,
+                versions={},
+                device="",
+                threads=None,
+                dataset_fingerprint="",
+                recipe=str(tree.get("algorithm", {}).get("recipe", "")),
+            )
+        )
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        elif isinstance(error, KeyboardInterrupt):
+            self.close("stopped")
+        else:
+            self.fail(error)
+
+    def groups(self, step: int, groups: Iterable[Group]) -> None:
+        """Show answers of a step that has not ended; `step` gives the rest of it."""
+        with _training():
+            for event in _scored(_step(step), groups):
+                self._put(event)
+
+    def numbers(self, step: int, groups: Iterable[Group]) -> None:
+        """Give the token numbers of answers that `groups` showed, in the same order."""
+        with _training():
+            for event in _numbered(_step(step), groups):
+                self._put(event)
+
+    def step(
+        self,
+        step: int,
+        groups: Iterable[Group] = (),
+        *,
+        metrics: Mapping[str, float | None] | None = None,
+        updates: Iterable[ev.PassFinished] = (),
+        seconds: float | None = None,
+        shown: Iterable[Group] = (),
+    ) -> None:
+        """Record a finished step, counted from 1: its answers, its updates and its metrics.
+
+        Metrics have any names; those of TRL's that this program describes are the best. What can be
+        computed from rewards and lengths, and was not given, is computed here. `shown` are answers
+        that were recorded before by `groups`.
+        """
+        with _training():
+            number = _step(step)
+            if number <= self._step:
+                _warn(f"step {number} is not recorded: step {self._step} was; count steps upwards")
+                return
+            self._step, groups, shown = number, list(groups), list(shown)
+            for event in (*_scored(number, groups), *_numbered(number, groups)):
+                self._put(event)
+            for item in updates:
+                if _is(item, ev.PassFinished, "updates", "record.update(...)"):
+                    self._put(replace(item, step=number))
+            given = _metrics("metrics", metrics)
+            if seconds is not None:
+                given["step_time"] = _number("seconds", seconds) or 0.0
+            trained = [g.group for g in (*shown, *groups) if g.group.origin == "train"]
+            computed = {k: v for k, v in computed_metrics(trained).items() if k not in given}
+            if new := computed.keys() - self._computed:
+                self._computed |= new
+                self.note(f"computed here, not by the trainer: {', '.join(sorted(new))}")
+            finished = ev.StepFinished(
+                step=number,
+                metrics=computed | given,
+                tokens=self._total_tokens(trained, given),
+                elapsed=time.monotonic() - self._begun,
+            )
+            self._put(finished)
+
+    def _total_tokens(self, groups: Sequence[ev.Group], given: Mapping[str, float]) -> int | None:
+        """All tokens so far, as the trainer counts them, or those of the answers."""
+        if math.isfinite(given.get("num_tokens", math.nan)):
+            return int(given["num_tokens"])
+        counts = [answer.model_tokens for item in groups for answer in item.rollouts]
+        self._counts = self._counts and bool(counts) and None not in counts
+        self._tokens += sum(filter(None, counts))
+        return self._tokens if self._counts else None
+
+    def evaluation(
+        self,
+        step: int,
+        problems: Iterable[ev.EvaluationSample],
+        *,
+        metrics: Mapping[str, float] | None = None,
+        greedy: bool = False,
+        seconds: float = math.nan,
+    ) -> None:
+        """Record a held-out evaluation after a step, 0 for one before the first.
+
+        Share of right answers and mean rewards are computed here where `metrics` lack them.
+        """
+        with _training():
+            rows = tuple(
+                p
+                for p in problems
+                if _is(p, ev.EvaluationSample, "problems", "record.problem(...)")
+            )
+            values = _evaluated(rows) | _metrics("metrics", metrics)
+            number = _step(step, least=0)
+            self._put(
+                ev.EvaluationFinished(
+                    step=number,
+                    moment="during" if number else "before",
+                    mode="greedy" if greedy else "sampled",
+                    problems=len(rows),
+                    samples=max((row.samples for row in rows), default=0),
+                    metrics=values,
+                    rows=rows,
+                    seconds=seconds,
+                )
+            )
+
+    def phase(self, step: int, phase: ev.Phase) -> None:
+        """Say what the loop is doing in a step that has not ended."""
+        with _training():
+            self._put(ev.PhaseStarted(step=_step(step), phase=phase))
+
+    def note(self, text: str, severity: Severity = "info") -> None:
+        """Add a line to the run's log."""
+        with _training():
+            text = _text("text", text)
+            self._put(ev.NoteWritten(step=self._step, text=text, severity=severity))
+
+    def fail(self, error: BaseException) -> None:
+        """End the run as failed."""
+        with _training():
+            trace = "".join(traceback.format_exception(error))
+            name, text = type(error).__name__, str(error)
+            end = ev.RunFailed(step=self._step, error=name, message=text, traceback=trace)
+            self._close(end)
+
+    def close(
+        self, reason: typing.Literal["completed", "stopped", "aborted"] = "completed"
+    ) -> None:
+        """End the run; a second call does nothing."""
+        with _training():
+            self._close(ev.RunFinished(step=self._step, reason=reason, summary={}))
+
+    def _close(self, end: ev.Event) -> None:
+        if self._leave.detach() is None:
+            return
+        self._put(end)
+        recorder = self._recorder
+        recorder.flush(CLOSE_S, "")
+        if not recorder.closed:
+            waiting = recorder.left or f"run {self.name}: its last events are not stored yet"
+            _warn(f"{waiting}; they are read in when the next run begins with this store")
+
+    def _put(self, event: ev.Event) -> None:
+        recorder = self._recorder
+        if recorder.backlog > BACKLOG:
+            self._say(f"run {self.name}: the store is too slow or full, so steps are left out")
+            return
+        recorder.put(event)
+        if trouble := recorder.board.view.store_warning:
+            self._say(f"run {self.name}: {trouble}")
+
+    def _say(self, text: str) -> None:
+        """Warn once of a store that cannot be written."""
+        if not self._said:
+            self._said.add(text)
+            _warn(text)
+
+
+def _scored(step: int, groups: Iterable[Group]) -> Iterator[ev.Event]:
+    for index, item in enumerate(groups):
+        if _is(item, Group, "groups", "record.group(...)"):
+            yield ev.GroupScored(step=step, group=replace(item.group, index=index))
+
+
+def _numbered(step: int, groups: Iterable[Group]) -> Iterator[ev.Event]:
+    for index, item in enumerate(groups):
+        if isinstance(item, Group) and item.numbers:
+            yield ev.TokensScored(
+                step=step, group=index, origin=item.group.origin, numbers=item.numbers
+            )
+
+
+def computed_metrics(groups: Sequence[ev.Group]) -> dict[str, float]:
+    """What follows exactly from the rewards, the lengths and the ids of a step's answers."""
+    answers = [answer for item in groups for answer in item.rollouts]
+    totals = [answer.reward for answer in answers if answer.reward is not None]
+    metrics = {"reward": statistics.fmean(totals)} if totals else {}
+    if len(totals) > 1:
+        metrics["reward_std"] = statistics.stdev(totals)
+    scores: dict[str, list[float]] = {}
+    for score in (score for answer in answers for score in answer.rewards):
+        if score.value is not None:
+            scores.setdefault(score.name, []).append(score.value)
+    metrics |= {f"rewards/{name}/mean": statistics.fmean(of) for name, of in scores.items()}
+    alike = [item.reward_std == 0 for item in groups if item.reward_std is not None]
+    if alike:
+        metrics["frac_reward_zero_std"] = statistics.fmean(alike)
+    lengths = [answer.model_tokens for answer in answers]
+    known = [length for length in lengths if length is not None]
+    if known and len(known) == len(lengths):
+        metrics |= {
+            "completions/mean_length": statistics.fmean(known),
+            "completions/min_length": float(min(known)),
+            "completions/max_length": float(max(known)),
+        }
+    if answers and all(answer.finish for answer in answers):
+        cut = [answer.finish in ev.CUT for answer in answers]
+        metrics["completions/clipped_ratio"] = statistics.fmean(cut)
+    return metrics
+
+
+def _evaluated(rows: Sequence[ev.EvaluationSample]) -> dict[str, float]:
+    """Means over the problems."""
+    judged = [(row.correct, row.samples) for row in rows if row.correct is not None]
+    metrics: dict[str, float] = {}
+    if judged and sum(samples for _, samples in judged):
+        count = sum(samples for _, samples in judged)
+        metrics["eval/accuracy"] = sum(correct for correct, _ in judged) / count
+        metrics["eval/scored/accuracy"] = float(count)
+    for name in dict.fromkeys(name for row in rows for name in row.rewards):
+        values = [row.rewards[name] for row in rows if name in row.rewards]
+        metrics[f"eval/rewards/{name}"] = statistics.fmean(values)
+    return metrics
+
+
+# -- checks -------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _training() -> Iterator[None]:
+    """Warn of any error: nothing here may end the training."""
+    try:
+        yield
+    except RecordWarning:
+        raise  # of a caller who makes errors of warnings
+    except Exception as error:
+        _warn(f"not recorded: {type(error).__name__}: {error}")
+
+
+def _warn(text: str) -> None:
+    """Warn at the caller's line."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_code.co_filename in (__file__, contextlib.__file__):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, RecordWarning, stacklevel=level)
+
+
+def _left_out(field: str, value: Any, wanted: str) -> None:
+    _warn(f"{field} is left out: it must be {wanted}, got {quoted(value)}")
+
+
+def _is(value: Any, kind: type, field: str, maker: str) -> bool:
+    if isinstance(value, kind):
+        return True
+    _left_out(field, value, f"what {maker} returns")
+    return False
+
+
+def _step(step: Any, least: int = 1) -> int:
+    with contextlib.suppress(TypeError):
+        if least <= (number := operator.index(step)) < 2**62:
+            return number
+    raise RecordError(f"step must be a whole number from {least}, got {quoted(step)}")
+
+
+def _text(field: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    _left_out(field, value, "a text")
+    return ""
+
+
+def _choice(field: str, value: Any, choices: Any) -> Any:
+    known = typing.get_args(choices)
+    if value in known:
+        return value
+    _left_out(field, value, f"one of {', '.join(filter(None, known))}")
+    return ""
+
+
+def _number(field: str, value: Any) -> float | None:
+    """A number, an array of one element included."""
+    if value is None:
+        return None
+    if not isinstance(value, str | bytes):
+        with contextlib.suppress(TypeError, ValueError, OverflowError, RuntimeError):
+            return float(value)
+    _left_out(field, value, "a number, or None if it is not known")
+    return None
+
+
+def _whole(field: str, value: Any) -> int | None:
+    if value is None:
+        return None
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = -1
+    if 0 <= number < 2**62 and not isinstance(value, bool):
+        return number
+    _left_out(field, value, "a whole number from 0, or None if it is not known")
+    return None
+
+
+def _list(field: str, values: Any) -> list[Any]:
+    """The elements of a list or an array of one axis."""
+    if values is None:
+        return []
+    if not isinstance(values, list | tuple) and hasattr(values, "tolist"):
+        values = values.tolist()
+    if isinstance(values, list | tuple) and not any(isinstance(v, list | tuple) for v in values):
+        return list(values)
+    _left_out(field, values, "a list of numbers, one for each token")
+    return []
+
+
+def _counted(field: str, values: list[Any], count: int | None) -> bool:
+    """Whether there is a value for each token."""
+    if count is None or len(values) in (0, count):
+        return bool(values)
+    _warn(
+        f"{field} is left out: it has {len(values)} values for {count} tokens of ids; "
+        "give one for each token"
+    )
+    return False
+
+
+def _numbers(field: str, values: Any, count: int | None) -> tuple[float, ...]:
+    items = _list(field, values)
+    if not items:
+        return ()
+    if count is None:
+        _warn(f"{field} is left out: give the tokens' ids as well")
+        return ()
+    try:
+        numbers = [*map(float, items)]
+    except (TypeError, ValueError, OverflowError):
+        _left_out(field, items, "a list of numbers, one for each token")
+        return ()
+    return tuple(numbers) if _counted(field, numbers, count) else ()
+
+
+def _integers(field: str, values: Any, count: int | None = None) -> tuple[int, ...]:
+    items = _list(field, values)
+    with contextlib.suppress(TypeError):
+        whole = [*map(operator.index, items)]
+        if all(0 <= number < LARGEST for number in whole):
+            return tuple(whole) if _counted(field, whole, count) else ()
+    _left_out(field, items, f"a list of whole numbers from 0 to {LARGEST - 1}")
+    return ()
+
+
+def _items(values: Any) -> Iterable[tuple[str, Any]]:
+    return values.items() if isinstance(values, Mapping) else ()
+
+
+def _metrics(field: str, values: Any) -> dict[str, float]:
+    """Numbers by name; those that are None are absent."""
+    if values is not None and not isinstance(values, Mapping):
+        _left_out(field, values, "numbers by name, such as {'loss': 0.1}")
+    numbers = {_text(field, name): _number(f"{field} {name}", v) for name, v in _items(values)}
+    return {name: number for name, number in numbers.items() if name and number is not None}
+
+
+def _prompt(prompt: Any) -> str | tuple[Mapping[str, Any], ...]:
+    """A text, or chat messages of texts."""
+    if isinstance(prompt, str):
+        return prompt
+    if isinstance(prompt, list | tuple) and all(isinstance(item, Mapping) for item in prompt):
+        return tuple(prompt)
+    _left_out("prompt", prompt, "a text, or messages with role and content")
+    return ""
+
+
+def _shown(prompt: Prompt) -> str:
+    """A prompt as people read it."""
+    if isinstance(prompt, str):
+        return prompt
+    return "\n".join(f"{item.get('role', '')}: {item.get('content', '')}" for item in prompt)

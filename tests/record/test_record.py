@@ -1,0 +1,274 @@
+"""Another trainer writes its run: what it gives, what it leaves out, and what it gets wrong."""
+
+import math
+import sqlite3
+import subprocess
+import sys
+import warnings
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from grpo_engine import events as ev
+from grpo_tui import record
+from grpo_tui.app.cli.main import main
+from grpo_tui.experiments.errors import OtherTrainerError
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.recorded_events import events_after
+from grpo_tui.experiments.store import ExperimentStore
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "s.db"
+
+
+def stored(path: Path) -> list[ev.Event]:
+    with StoreReader(path) as reader:
+        return [item.event for item in events_after(reader, reader.resolve("@last").key)]
+
+
+def answers(*scores: float) -> list[record.Rollout]:
+    return [record.rollout(f"answer {s}", rewards={"right": s}) for s in scores]
+
+
+def test_what_is_given_is_read_back_and_what_is_not_is_absent(store: Path) -> None:
+    numbers = np.array([-0.5, -1.0, -0.25], np.float32)
+    full = record.rollout(
+        "it is 4",
+        rewards={"right": 1.0, "short": 0.5},
+        weights={"short": 2.0},
+        advantage=0.7,
+        finish="stop",
+        ids=[3, 4, 5],
+        ends=[2, 5, 7],
+        old=numbers,
+        passes=[numbers, numbers],
+        sampler=numbers,
+        mask=[1, 1, 0],
+    )
+    with record.run("mine", trainer="loop", version="2", store=store, steps=3) as run:
+        run.step(1, [record.group("2 + 2 =", [full, *answers(0.0)], target="4")])
+        run.step(2, metrics={"loss": 0.5, "kl": None}, updates=[record.update(loss=0.5)])
+    events = stored(store)
+    (group,) = [event.group for event in events if isinstance(event, ev.GroupScored)]
+    first, second = group.rollouts
+    assert (first.text, first.reward, first.ids, first.model_tokens) == (
+        "it is 4",
+        2.0,
+        (3, 4, 5),
+        3,
+    )
+    assert (second.reward, second.advantage, second.model_tokens) == (0.0, None, None)
+    assert (second.finish, second.sampler_logprobs, group.reward_mean) == ("", (), 1.0)
+    (scored,) = [event for event in events if isinstance(event, ev.TokensScored)]
+    assert scored.numbers[0].passes == (tuple(numbers.tolist()),) * 2
+    assert (scored.numbers[0].mask, scored.numbers[0].reference) == ((1, 1, 0), ())
+    (update,) = [event for event in events if isinstance(event, ev.PassFinished)]
+    assert (update.loss, update.grad_norm, update.learning_rate) == (0.5, None, None)
+    steps = [event for event in events if isinstance(event, ev.StepFinished)]
+    assert dict(steps[1].metrics) == {"loss": 0.5}
+    assert [step.tokens for step in steps] == [None, None]
+    with StoreReader(store) as reader:
+        detail = reader.run(reader.resolve("mine").key)
+    assert (detail.trainer, detail.origin, detail.summary.status) == ("loop", "loop 2", "completed")
+    assert (detail.summary.tokens, detail.summary.seed, detail.summary.total_steps) == (
+        None,
+        None,
+        3,
+    )
+
+
+def test_a_number_that_is_not_finite_is_not_an_absent_one(store: Path) -> None:
+    with record.run(store=store) as run:
+        run.step(1, updates=[record.update(loss=math.nan, grad_norm=math.inf)])
+    (update,) = [event for event in stored(store) if isinstance(event, ev.PassFinished)]
+    assert update.loss is not None
+    assert math.isnan(update.loss)
+    assert (update.grad_norm, update.learning_rate) == (math.inf, None)
+
+
+def test_what_follows_from_rewards_and_lengths_is_computed_and_named(store: Path) -> None:
+    with record.run(store=store) as run:
+        run.step(
+            1,
+            [
+                record.group("a", answers(0.0, 1.0)),
+                record.group("b", [record.rollout("x", reward=1.0, length=n) for n in (2, 4)]),
+            ],
+            metrics={"reward": 7.0},
+        )
+    events = stored(store)
+    (step,) = [event for event in events if isinstance(event, ev.StepFinished)]
+    assert step.metrics["reward"] == 7.0
+    assert step.metrics["rewards/right/mean"] == 0.5
+    assert step.metrics["frac_reward_zero_std"] == 0.5
+    assert "completions/mean_length" not in step.metrics
+    notes = [event.text for event in events if isinstance(event, ev.NoteWritten)]
+    assert any(note.startswith("computed here") and "reward_std" in note for note in notes)
+    alike = [event.group.no_signal for event in events if isinstance(event, ev.GroupScored)]
+    assert alike == ["", "all scored 1"]
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: record.rollout(None), "text is left out: it must be a text"),  # type: ignore[arg-type]
+        (lambda: record.rollout("x", reward="1"), "reward is left out"),  # type: ignore[arg-type]
+        (
+            lambda: record.rollout("x", ids=[1, 2], old=[0.5]),
+            "old is left out: it has 1 values for 2 tokens of ids; give one for each token",
+        ),
+        (lambda: record.rollout("x", old=[0.5]), "old is left out: give the tokens' ids"),
+        (lambda: record.rollout("x", ids=[1.5]), "ids is left out"),
+        (lambda: record.rollout("x", ids=[[1]]), "ids is left out"),  # type: ignore[list-item]
+        (lambda: record.rollout("x", finish="end"), "finish is left out: it must be one of stop"),  # type: ignore[arg-type]
+        (lambda: record.group(7, []), "prompt is left out"),  # type: ignore[arg-type]
+        (lambda: record.group("x", ["y"]), "what record.rollout(...) returns"),  # type: ignore[list-item]
+        (lambda: record.update(loss="high"), "loss is left out"),  # type: ignore[arg-type]
+        (lambda: record.problem("p", samples=-1), "samples is left out"),
+    ],
+)
+def test_a_wrong_value_is_left_out_with_a_sentence(make: object, sentence: str) -> None:
+    assert callable(make)
+    with pytest.warns(record.RecordWarning, match=".") as seen:
+        make()
+    assert any(sentence in str(item.message) for item in seen)
+    assert seen[0].filename == __file__
+
+
+def test_wrong_steps_are_left_out_and_the_training_goes_on(store: Path) -> None:
+    with record.run(store=store) as run, warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        run.step(2)
+        run.step(2)
+        run.step("three")  # type: ignore[arg-type]
+        run.step(3, 7)  # type: ignore[arg-type]
+        run.step(4, metrics={"loss": "low"})  # type: ignore[dict-item]
+    assert [event.step for event in stored(store) if isinstance(event, ev.StepFinished)] == [2, 4]
+    texts = [str(item.message) for item in seen]
+    assert "step 2 is not recorded: step 2 was; count steps upwards" in texts
+    assert len(texts) == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"name": 3}, "name must be a text"),
+        ({"settings": {"algorithm": {"recipe": "best"}}}, "best"),
+        ({"settings": {"algorithm.clip": 1}}, "algorithm.clip"),
+        ({"steps": -1}, "steps"),
+        ({"store": "/dev/null"}, "/dev/null"),
+    ],
+)
+def test_a_run_that_cannot_begin_says_why(
+    store: Path, options: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(record.RecordError, match=sentence):
+        record.run(**{"store": store, **options})  # type: ignore[arg-type]
+
+
+def test_an_exception_in_the_loop_is_the_end_of_the_run_and_passes_on(store: Path) -> None:
+    def train() -> None:
+        with record.run("broken", store=store) as run:
+            run.step(1)
+            raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        train()
+    with StoreReader(store) as reader:
+        assert reader.resolve("broken").status == "failed"
+    assert isinstance(stored(store)[-1], ev.RunFailed)
+
+
+def test_a_program_that_ends_before_its_run_leaves_it_aborted(store: Path) -> None:
+    code = (
+        f"from grpo_tui import record\nrun = record.run('left', store={str(store)!r})\nrun.step(1)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    with StoreReader(store) as reader:
+        assert reader.resolve("left").status == "aborted"
+
+
+def test_recording_loads_no_mlx() -> None:
+    code = "import sys, grpo_tui.record; print([m for m in sys.modules if m.startswith('mlx')])"
+    output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    assert output.stdout.strip() == b"[]"
+
+
+def test_a_locked_store_costs_one_warning_and_no_step(store: Path) -> None:
+    run = record.run("locked", store=store)
+    with closing(sqlite3.connect(store)) as lock, warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        lock.execute("BEGIN IMMEDIATE")
+        for step in range(1, 4):
+            run.step(step, [record.group("a", answers(0.0, 1.0))])
+            run._recorder.flush()
+        lock.rollback()
+        run.close()
+    assert [type(item.message) for item in seen] == [record.RecordWarning]
+    assert "the store" in str(seen[0].message)
+    steps = [event.step for event in stored(store) if isinstance(event, ev.StepFinished)]
+    assert steps == [1, 2, 3]
+
+
+def test_a_store_that_nobody_can_write_never_blocks_the_loop(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = record.run(store=store)
+    monkeypatch.setattr(record, "BACKLOG", 5)
+    monkeypatch.setattr(record, "CLOSE_S", 0.1)
+    with closing(sqlite3.connect(store)) as lock, warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        lock.execute("BEGIN IMMEDIATE")
+        for step in range(1, 40):
+            run.step(step)
+        run.close()
+        lock.rollback()
+    assert any("steps are left out" in str(item.message) for item in seen)
+    assert len(seen) == 2  # of the store, and of what is not stored yet
+
+
+def test_a_store_that_is_deleted_is_written_again(store: Path) -> None:
+    run = record.run("kept", store=store)
+    run.step(1)
+    run._recorder.flush()
+    store.unlink()
+    run.step(2)
+    run.close()
+    with StoreReader(store) as reader:
+        assert reader.resolve("kept").step == 2
+
+
+@pytest.mark.parametrize("verb", ["resume", "eval", "chat", "pause", "stop"])
+def test_verbs_that_need_the_trainer_say_so(
+    store: Path, verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GRPO_TUI_DB", str(store))
+    run = record.run("theirs", trainer="TRL", store=store)
+    run.step(1)
+    run._recorder.flush()
+    assert main([verb, "theirs"]) != 0
+    run.close()
+    assert "theirs was trained by TRL, and this is its record alone:" in capsys.readouterr().err
+
+
+def test_requests_from_a_screen_are_refused_and_tags_and_notes_are_not(store: Path) -> None:
+    with record.run("theirs", trainer="TRL", store=store) as run, ExperimentStore(store) as opened:
+        key = opened.key_of("theirs")
+        with pytest.raises(OtherTrainerError, match="only TRL can do that"):
+            opened.request(key, "pause")
+        opened.tag(key, add=["foreign"])
+        run.note("half of it")
+    with StoreReader(store) as reader:
+        assert reader.resolve("theirs").tags == ("foreign",)
+
+
+def test_events_with_absent_numbers_are_equal_after_json() -> None:
+    group = record.group("a", answers(1.0)).group
+    update = replace(record.update(loss=0.5), step=3)
+    for event in (ev.GroupScored(step=1, group=group), update):
+        assert ev.from_json(ev.to_json(event)) == event
