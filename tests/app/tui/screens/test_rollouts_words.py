@@ -1,5 +1,6 @@
 """What Rollouts says about older runs, unfinished steps, bounds and visits is true."""
 
+import re
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -19,10 +20,13 @@ from grpo_tui.app.inspector.stored import (
 )
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.screens.rollouts.render import (
+    CUT_FIRST,
     _ratio_line,
+    fitted,
     history_line,
     reward_lines,
 )
+from grpo_tui.app.tui.screens.rollouts.screen import CompletionPanel, GroupsPanel
 from grpo_tui.app.tui.widgets.panel import Line, cells
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import start_run
@@ -31,7 +35,7 @@ from tests.app.inspector.kit import term
 from tests.app.script import CONFIG
 from tests.app.stored import record, run_events
 from tests.app.tui.screens.test_rollouts import opened
-from tests.app.walk import walk
+from tests.app.walk import painted, rollouts_view, walk
 
 
 @pytest.fixture(scope="module")
@@ -185,3 +189,47 @@ def test_only_a_training_prompt_is_said_to_be_drawn(
     group = replace(first, origin=origin, sampling={"temperature": temperature})
     assert text in said([history_line((group,), group, 78)])
     assert history_line((), group, 78) == []  # the history is not read yet
+
+
+def test_what_says_why_a_token_is_not_pushed_stays_where_there_is_no_room() -> None:
+    names = ("title", "prob", "ratio", "passes", "why", "gradient", "share")
+    parts: dict[str, list[Line]] = {name: [[(name, "")]] for name in names}
+    assert fitted(parts, 7) == [[(name, "")] for name in names]
+    for height in range(3, 7):
+        lines = said(fitted(parts, height)).splitlines()
+        assert len(lines) == height
+        left = [name for name in names if name not in CUT_FIRST[: len(names) - height + 1]]
+        assert lines == [*left, f"… {len(names) - height + 1} more lines; z makes room"]
+        assert "why" in left
+
+
+@pytest.mark.parametrize(("width", "beside"), [(76, False), (118, True)])
+def test_the_other_answers_and_the_tokens_fill_the_room(
+    width: int, beside: bool, store: Path
+) -> None:
+    view = rollouts_view(store)
+    lines = painted(CompletionPanel, width, 50, view=view).splitlines()
+    top = next(n for n, line in enumerate(lines) if "all answers to this prompt" in line)
+    numbers = next(n for n, line in enumerate(lines) if line.startswith("← token"))
+    assert (top < numbers) == beside
+    text = "\n".join(lines)
+    assert view.group is not None
+    for rollout in view.group.rollouts:
+        assert rollout.text[-24:].split()[-1] in text
+    head = next(n for n, line in enumerate(lines) if re.match(" +token +ref +old +new", line))
+    numbers_of_tokens = [line[:5].strip() for line in lines[head + 1 :]]
+    shown = [int(number) for number in numbers_of_tokens if number.isdecimal()]
+    assert len(shown) > 5
+    assert shown == list(range(shown[0], shown[0] + len(shown)))
+
+
+def test_a_list_of_a_thousand_prompts_shows_those_around_the_cursor(store: Path) -> None:
+    view = rollouts_view(store, group=0)
+    assert view.step is not None
+    (group, *_) = view.step.groups
+    many = tuple(replace(group, index=n, key=n) for n in range(1000))
+    view = replace(view, step=replace(view.step, groups=many), group_at=500)
+    rows = painted(GroupsPanel, 40, 20, view=view).splitlines()[3:]
+    numbers = [int(row.split("▸")[0].split()[0]) for row in rows]
+    assert 501 in numbers
+    assert numbers == list(range(numbers[0], numbers[0] + 19))
