@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -158,7 +158,7 @@ def _json(path: Path) -> Items:
     return _numbered(path, value)
 
 
-def _numbered(path: Path, rows: Sequence[Any]) -> Items:
+def _numbered(path: Path, rows: Iterable[Any]) -> Items:
     for number, row in enumerate(rows, 1):
         yield f"{path}: row {number}", row
 
@@ -196,6 +196,7 @@ def _header(cells: Sequence[str], location: str) -> list[str]:
 
 def _parquet(path: Path) -> Items:
     try:
+        import pyarrow
         from pyarrow import ArrowException, parquet
     except ImportError as error:
         raise MissingPackageError(
@@ -203,7 +204,9 @@ def _parquet(path: Path) -> Items:
             "or convert the file to JSONL"
         ) from error
     try:
-        return _numbered(path, parquet.read_table(path).to_pylist())
+        with parquet.ParquetFile(path) as file:
+            batches = map(pyarrow.RecordBatch.to_pylist, file.iter_batches())
+            yield from _numbered(path, chain.from_iterable(batches))
     except (ArrowException, OSError) as error:
         raise DataError(f"{path} is not a readable Parquet file: {error}") from error
 

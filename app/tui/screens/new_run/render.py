@@ -51,6 +51,7 @@ MARK = 3
 NAME_CELLS = 24
 VALUE_CELLS = 30
 BELOW = 8  # lines of a problem below its setting; help has all of a longer one
+FEW = 14  # settings that a search finds, whose help is not cut beside them
 ASIDE = 88  # width from which the list has the help of each setting
 OFF = "–"
 ONE_TASK = (
@@ -152,7 +153,7 @@ def value_at(width: int) -> int:
 
 
 def setting_lines(view: NewRunView, field: FormField, width: int) -> list[Line]:
-    """A setting: mark, name, value, previous value; below it the first words of any problem."""
+    """A setting: mark, name, value, previous value, on a wide screen help; below it a problem."""
     path = field.path
     selected = view.row is not None and view.row.path == path
     error, mark, colour = view.errors.get(path, ""), " ", "label"
@@ -165,20 +166,29 @@ def setting_lines(view: NewRunView, field: FormField, width: int) -> list[Line]:
     is_full = field.section in ("main", CHANGED) and cell_len(path) <= space
     name = path if is_full or "." not in path else path.partition(".")[2]
     left = width - value_at(width)
-    aside = width >= ASIDE and not (selected and view.editing)
+    is_short = cell_len(field.text) < VALUE_CELLS - 4
+    aside = width >= ASIDE and is_short and not (selected and view.editing)
     line = [
         (f" {mark} ", f"bold {colour}"),
         (pad(name, space) + " ", "headline" if selected else dim),
         *_value(view, field, VALUE_CELLS if aside else left),
     ]
+    more: list[Line] = []
     if aside:
-        help = "  " + field.info.help.replace("`", "")
-        line.append((clip(help, left - VALUE_CELLS - 1), "label"))
+        at = value_at(width) + VALUE_CELLS + 2
+        lines = 3 if view.search and len(view.rows) <= FEW else 1
+        help = paragraph(field.info.help.replace("`", ""), width - at - 1, lines, "label")
+        line += [("  ", ""), *help[0]]
+        more = [[(" " * at, ""), *part] for part in help[1:]]
     line = list_row(line, width, selected=selected)
     warning = task_warning(view) if path == TASK and view.ready and not view.errors else ""
     below = ("✗", error, "bad") if error else ("▲", warning, "warn")
     sign, text, colour = below
-    return [line, *(paragraph(text, width, BELOW, colour, (f"   {sign} ", colour)) if text else ())]
+    return [
+        line,
+        *more,
+        *(paragraph(text, width, BELOW, colour, (f"   {sign} ", colour)) if text else ()),
+    ]
 
 
 def _value(view: NewRunView, field: FormField, width: int) -> Line:

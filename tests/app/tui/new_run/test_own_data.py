@@ -139,6 +139,17 @@ def test_at_80_by_24_the_less_important_settings_and_parts_of_help_are_cut_first
     assert labels[:2] == ["allowed", "was"]
 
 
+def test_a_wide_list_has_the_help_of_each_setting_and_after_a_search_all_of_it() -> None:
+    def shown(view: NewRunView, width: int) -> str:
+        return plain_text([line for block in form_blocks(view, width) for line in block])
+
+    view = replace(preset_view("starter"), roomy=True)
+    assert "Measure KL to the reference" in shown(view, 117)
+    assert "forward per answer." not in shown(view, 117)
+    assert "forward per answer." in shown(view.searched("measure kl"), 117)
+    assert "Measure KL" not in shown(view, 78)
+
+
 def test_special_tokens_of_a_prompt_stand_out() -> None:
     (line, _) = prompt_text("<s>a <s>b\nc", 40, ["<s>"])
     assert [text for text, style in line if style == "series.kl"] == ["<s>", "<s>"]
