@@ -59,7 +59,7 @@ def power() -> Check:
     battery = psutil.sensors_battery()
     if battery is None:
         return Check("power", "mains")
-    text = f"{'mains' if battery.power_plugged else 'battery'}, {battery.percent:.0f} % charged"
+    text = f"{'mains' if battery.power_plugged else 'battery'}, {battery.percent:.0f}% charged"
     is_low = not battery.power_plugged and battery.percent < LOW_BATTERY
     return Check("power", text, "Connect the charger before a long run." * is_low)
 

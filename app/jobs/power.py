@@ -83,7 +83,7 @@ class PowerWatch:
                 step=step,
                 rule="battery_low",
                 severity="warning",
-                explanation=f"The battery is at {percent:.0f} % and not charging.",
+                explanation=f"The battery is at {percent:.0f}% and not charging.",
                 remedy="Plug the machine in, or stop the run, which saves a checkpoint.",
                 value=percent,
                 limit=LOW,

@@ -182,7 +182,7 @@ def test_a_mac_is_named_by_its_chip_power_display_and_what_its_gpu_may_use(
     assert machine.processor_name() == "Apple M4 Pro"
     assert [(check.name, check.result) for check in (*mac.gpu_memory(), *mac.checks())] == [
         ("GPU memory", "11.5 GB may be used, iogpu.wired_limit_mb is set to 12000"),
-        ("power", "battery, 80 % charged"),
+        ("power", "battery, 80% charged"),
         ("display", "sleeps after 10 min"),
     ]
     battery.percent = 19.6
