@@ -452,7 +452,7 @@ SMALL: tuple[tuple[str, Way, tuple[Answer, ...]], ...] = (
     ("is it learning, is the reward hacked, why is the loss near 0", (),
      (says_whether_it_is_learning, says_that_the_reward_is_hacked,
       says_that_the_loss_is_no_measure)),
-    ("which is better, and how sure", ("/", "type sweep", "enter"), (says_which_is_better,)),
+    ("which is better, and how sure", ("ctrl+p", "type sweep", "enter"), (says_which_is_better,)),
 )  # fmt: skip
 
 
