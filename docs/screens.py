@@ -3,7 +3,8 @@
     python docs/screens.py                      the pictures of README.md and docs, into docs/images
     python docs/screens.py --out /tmp/p --png --size 80x24 --size 200x60 --theme light watch lab
     python docs/screens.py --out /tmp/p --png all    every state of every screen, on no page
-    python docs/screens.py --out /tmp/p --blank all  also names lines cut beside free cells
+    python docs/screens.py --out /tmp/p --blank all  also counts blank cells, and names lines cut
+                                                     beside free ones
 
 One run is the recording that comes with the program; where several are needed, they are those of
 docs/several.tar.xz: starter runs with two settings of `beta` and two seeds each, which `--record`
@@ -44,7 +45,7 @@ from grpo_tui.app.tui.messages import RolloutOpened
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from grpo_tui.app.tui.screens.run_keys import ControlledRun, stop_dialog
-from tests.app.frames import cut_beside_blank
+from tests.app.frames import blank_share, cut_beside_blank
 from tests.app.script import FIRST_WALL_TIME
 from tools.make_demo import pack
 
@@ -251,7 +252,7 @@ async def catch_up(pilot: Pilot[int], app: Workbench, feed: ReplayFeed) -> None:
 async def shoot(
     shot: Shot, store: Path, size: tuple[int, int], theme: str
 ) -> tuple[str, list[str]]:
-    """One screen as SVG, and its lines that are cut although cells beside them are free."""
+    """One screen as SVG, its share of blank cells, and its lines cut beside free cells."""
     preferences = Preferences()
     preferences.remember(theme=theme)
     clock = Clock()
@@ -293,7 +294,10 @@ async def shoot(
         if size[0] >= WORDS_WIDTH:
             await until(pilot, app, partial(shows, app, *shot.words))
         await pilot.pause(0.5)
-        return picture(app), cut_beside_blank(app)
+        return picture(app), [
+            f"{blank_share(app):.1%} of the cells are blank",
+            *cut_beside_blank(app),
+        ]
 
 
 async def film(store: Path, size: tuple[int, int], theme: str) -> str:
@@ -398,7 +402,9 @@ def main() -> None:
     parser.add_argument("--store", type=Path, default=None)
     parser.add_argument("--record", action="store_true", help=f"train {SEVERAL.name} again first")
     parser.add_argument("--png", action="store_true", help="as well, where rsvg-convert is there")
-    parser.add_argument("--blank", action="store_true", help="print lines cut beside free cells")
+    parser.add_argument(
+        "--blank", action="store_true", help="count blank cells, name lines cut beside them"
+    )
     args = parser.parse_args()
     shots = {**SHOTS, **STATES}
     if args.names == ["all"]:

@@ -175,6 +175,13 @@ def cut_beside_blank(app: App[Any]) -> list[str]:
     return found
 
 
+def blank_share(app: App[Any]) -> float:
+    """The share of the screen's cells in which nothing is drawn."""
+    strips = app.screen._compositor.render_strips()
+    blank = sum(strip.text.count(" ") + strip.text.count("\u2800") for strip in strips)
+    return blank / sum(strip.cell_length for strip in strips)
+
+
 def unprintable(app: App[Any]) -> list[str]:
     """Characters that a terminal could interpret as control characters."""
     found = []

@@ -69,7 +69,7 @@ class CompareScreen(WorkbenchScreen):
         yield CardPanel("compare", id="card")
         yield VerdictLine(id="verdict")
         with Grid(id="panels"):
-            yield RunsPanel("runs", id="runs")
+            yield RunsPanel("legend", id="runs")
             yield SettingsPanel("changed settings", id="settings")
             yield CurvesPanel("curves", id="curves")
             yield ComparePagePanel("metrics", id="page")

@@ -76,13 +76,13 @@ def rows_of(
 ) -> dict[str, int]:
     """The lines of the screen's parts by the questions that they answer; what is cut last is first.
 
-    The sentences, the page and the legend can use so many lines; two runs are both in the legend.
+    The sentences, the page and the legend can use so many lines.
     """
     parts = (
         Part("verdict", sentences, sentences, title=0),  # which is better, and how sure
         Part("page", 7, max(7, min(page, 2 * height // 5))),  # what each setting changes
         Part("curves", 6),  # when it does
-        Part("runs", 5 if legend == 5 else 4, min(legend, 3 + height // 5)),  # which run is which
+        Part("runs", min(legend, 7), min(legend, 3 + height // 5)),  # which run is which
     )
     return shared_lines(parts, height, focused)
 

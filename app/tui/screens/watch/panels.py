@@ -360,7 +360,7 @@ class AlertsLog(WatchPanel, ListPanel):
         if not entries:
             return paragraph("Alerts and log messages appear here.", width, 2, "label")
         active = len(snapshot.open_alerts) + len(snapshot.muted_alerts)
-        limit = max(ALERT_LINES, height // 4)
+        limit = max(ALERT_LINES, height // 3)
         limit = max(1, min(limit, height // max(1, len(snapshot.open_alerts))))
         blocks = [
             render.entry_lines(

@@ -104,7 +104,7 @@ def layout_of(
         side = shared_lines((overview, Part("alerts", alerts.least)), lines["panels"], focused)
         spans = {"curves": (1, 2), "answers": (1, 2)}
         rows: tuple[int, ...] = (side["groups"], side["alerts"])
-        columns = (39 * width // 100, "1fr", 23 * width // 100)
+        columns = (39 * width // 100, "1fr", 6 * width // 25)
         return Layout(lines["narrator"], columns, rows, spans)
     lines = shared_lines((*above, alerts), height, focused)
     if width < TWO_COLUMNS:

@@ -233,8 +233,8 @@ async def test_the_verdict_is_of_settings_and_of_the_evaluation_in_the_table(
         assert "greedy answers, step 4" in verdict(greedy)
         assert " Sampled answers: " in verdict(greedy)
         screen.view = greedy
-        await settled(on, screen)
-        assert "held-out accuracy, greedy" in on.text
+        screen.draw()
+        await on.until(lambda: "held-out accuracy, greedy" in on.text)
     printed = " ".join(cli(capsys, *refs_of(path), "--all", "--db", str(path)).split())
     assert said in printed
     assert "eval/accuracy (sampled) ↑" in printed
