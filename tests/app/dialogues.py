@@ -63,7 +63,6 @@ SUMS: tuple[tuple[list[Turn], ev.Finish], ...] = (
         "context",
     ),
 )
-HEARD = 2  # tokens of a reply
 
 
 def completion(index: int, turns: Sequence[Turn], finish: ev.Finish) -> ev.Rollout:

@@ -53,21 +53,6 @@ def test_a_row_ends_once_and_a_new_phase_forgets_it() -> None:
     assert (view.groups, view.step, view.phase) == ((), 2, "generate")
 
 
-def test_a_board_in_mid_step_has_the_answers_and_no_score() -> None:
-    board = Board()
-    prompt = ev.PromptStarted(group=1, origin="train", prompt_text="p", target="2", rows=2)
-    board.apply(ev.PhaseStarted(step=1, phase="generate", detail="refill 1"))
-    board.apply(ev.PromptsStarted(step=1, prompts=(prompt,)))
-    for index in (0, 1):  # group 0 was sampled before the refill
-        board.apply(ev.GroupScored(step=1, group=made.group(index)))
-    told = ev.encode(board.view)
-    assert [[row["text"] for row in one["rows"]] for one in told["groups"]] == [["yes", "no"]] * 2
-    assert set(told["groups"][0]) == {"index", "origin", "prompt_text", "target", "rows"}
-    row = told["groups"][0]["rows"][0]
-    assert set(row) == {"index", "text", "tokens", "finish", "spans", "waits_since"}
-    assert ev.decode(BoardView, json.loads(json.dumps(told))) == board.view
-
-
 def test_a_dialogue_on_the_board_has_its_turns_and_who_waits_and_no_score() -> None:
     board = Board()
     turn = ev.Span(start=0, length=2, kind="model", turn=0, chars=2)
@@ -101,15 +86,3 @@ def test_a_dialogue_on_the_board_has_its_turns_and_who_waits_and_no_score() -> N
     board.apply(ev.GroupScored(step=1, group=replace(scored, rollouts=rollouts)))
     kept = board.view.groups[0].rollouts[0].spans
     assert [(one.chars, one.reward, one.info) for one in kept] == [(2, None, {}), (8, None, {})]
-
-
-def test_a_board_with_scores_of_an_earlier_version_is_read_without_them() -> None:
-    board = Board()
-    board.apply(ev.GroupScored(step=1, group=made.group()))
-    old = ev.encode(board.view)
-    for one in old["groups"]:
-        one |= {"reward_mean": 0.5, "reward_std": 0.5, "no_signal": "", "scored": True}
-        one["rows"] = [
-            row | {"reward": 1.0, "advantage": 0.5, "scored": True} for row in one["rows"]
-        ]
-    assert ev.decode(BoardView, old) == board.view

@@ -77,12 +77,6 @@ def commit_elsewhere(path: Path) -> None:
     subprocess.run([sys.executable, "-P", "-c", COMMIT, str(path)], check=True)
 
 
-def test_no_connection_makes_checkpoints_by_itself(file: StoreFile, path: Path) -> None:
-    with closing(open_writer(path)) as other:
-        for conn in (file.connection, file.store._engine.raw_connection(), other):
-            assert conn.cursor().execute("PRAGMA wal_autocheckpoint").fetchone() == (0,)
-
-
 def test_the_log_is_moved_once_it_is_long(
     file: StoreFile, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -161,18 +161,6 @@ def test_runs_are_compared_at_equal_work(
     assert (one.at, two.at) == (slow, fast)
 
 
-def test_runs_that_differ_only_in_seed_are_grouped(path: Path) -> None:
-    for seed, reward in enumerate((1.0, 2.0, 3.0)):
-        run_of(path, f"seed-{seed}", (reward,), seed=seed)
-    run_of(path, "other", (9.0,), beta=0.5)
-    (found,) = compared(path, keys=["reward"]).seeds
-    assert len(found) == 3
-    # Student's t with 2 degrees of freedom: 4.302653
-    assert statistics.mean_interval((1.0, 2.0, 3.0)) == pytest.approx(
-        (2 - 4.302653 / 3**0.5, 2 + 4.302653 / 3**0.5)
-    )
-
-
 def test_numbers_that_are_none_have_no_interval() -> None:
     assert statistics.mean_interval((math.nan,)) == (None, None)
     assert all(value != value for value in statistics.mean_interval((1.0, math.nan)))
@@ -197,17 +185,6 @@ def test_one_run_has_numbers_and_settings_but_nothing_to_compare(reader: StoreRe
 def test_runs_are_compared_at_equal_steps_tokens_or_time_alone(reader: StoreReader) -> None:
     with pytest.raises(QueryError, match="no axis 'epoch'"):
         compared(reader, axis="epoch")
-
-
-def test_the_paired_test_takes_the_same_problems_of_the_last_evaluations(path: Path) -> None:
-    run_of(path, "base", (0.1,), extra=(evaluated(1, (0,) * 11 + (1,)),))
-    extra = (evaluated(0, (0,) * 12), evaluated(1, (1,) * 10 + (0,) * 2))
-    run_of(path, "better", (0.1,), beta=0.1, extra=extra)
-    (found,) = paired_tests(compared(path, "base", "better"))
-    # ten won, one lost: 2 * (1 + 11) / 2**11
-    assert found.p_value == pytest.approx(24 / 2048)
-    assert (found.problems, found.method) == (12, "paired permutation test")
-    assert found.difference == pytest.approx(9 / 12)
 
 
 def swept(path: Path) -> None:
@@ -253,15 +230,6 @@ def test_settings_are_tested_and_ranked_pooled_over_their_seeds(tmp_path: Path) 
     # beta .04: 0 or 1 of 4 and 1 or 2 of 4; beta .4: 3 or 4 of 4 and always 4
     assert shares == {"b0.04-s0": 0.125, "b0.04-s1": 0.375, "b0.4-s0": 0.875, "b0.4-s1": 1.0}
     assert best.test.difference == pytest.approx(0.9375 - 0.25)
-
-
-def test_the_evaluations_are_those_up_to_where_the_runs_are_compared(tmp_path: Path) -> None:
-    swept(tmp_path / "s.db")
-    early, before = (compared(tmp_path / "s.db", axis="step", at=at) for at in (1, 0))
-    (test,) = paired_tests(early)
-    assert (test.mode, test.own.steps[0], test.difference) == ("sampled", 1, 0)
-    # none was evaluated before training, so the last evaluations count
-    assert {step for test in paired_tests(before) for step in test.own.steps} == {2}
 
 
 def test_a_trained_run_is_not_judged_by_its_evaluation_before_training(path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.sweeps import Case, coverage, effects, sweep, truth
+from benchmarks.sweeps import Case, coverage, effects
 from grpo_tui.experiments.compare.effects import Shares, effect, mean_effect, paired, spread_of
 from grpo_tui.experiments.compare.statistics import t_quantile
 
@@ -147,30 +147,10 @@ def test_an_interval_leaves_0_out_exactly_when_the_corrected_p_is_below_5_percen
         assert (found.low > 0 or found.high < 0) == (found.p_value < 0.05)
 
 
-@given(SWEEPS)
-def test_an_effect_and_its_opposite_are_mirror_images(sweep: list[list[list[float]]]) -> None:
-    one, other, *_ = arrays = [np.array(part) for part in sweep]
-    spread = spread_of(arrays)
-    there, back = effect(one, other, spread, 2), effect(other, one, spread, 2)
-    assert (back.difference, back.low, back.high) == pytest.approx(
-        (-there.difference, -there.high, -there.low)
-    )
-    assert back.p_value == pytest.approx(there.p_value)
-
-
-def test_the_true_difference_is_that_of_many_simulated_sweeps() -> None:
-    case = Case(2, 40, 4000, 1, seed_spread=0.5)
-    low, high = truth(case)
-    (found,) = effects(sweep(case, np.random.default_rng(1)))
-    assert found.difference == pytest.approx(high - low, abs=0.05)
-
-
 @pytest.mark.parametrize(
     "case",
     [
         Case(2, 3, 60, 4, 0.6),
-        Case(4, 3, 60),
-        Case(6, 2, 60, 4, 0.4),
         Case(4, 1, 40, seed_spread=0),
     ],
 )
@@ -178,9 +158,3 @@ def test_the_intervals_of_a_sweep_hold_at_once_as_often_as_they_say(case: Case) 
     held, _ = coverage(case, 200, seed=1)
     # 95 % of 200, less three standard errors of 1.54 points
     assert held >= 0.95 - 3 * 0.0154
-
-
-def test_without_the_seeds_in_it_the_interval_would_not_hold() -> None:
-    one_seed = Case(4, 1, 40, seed_spread=1.0)
-    held, _ = coverage(one_seed, 100, seed=1)
-    assert held < 0.7

@@ -129,18 +129,6 @@ def test_a_store_locked_by_another_process_spills_and_is_caught_up(path: Path, h
     check(path)
 
 
-def test_a_run_never_waits_for_a_store_that_is_locked(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("grpo_tui.experiments.record.recorder.LOCK_LIMIT_S", PATIENCE)
-    handle = start_run(path, CONFIG)
-    with locked(path):
-        put_all(handle, started(), *step_events(1), *step_events(2))
-        assert not trouble(handle)  # the recorder's first try still waits
-    assert handle.close()
-    assert steps_of(path) == [1, 2]
-
-
 def test_a_full_disk_keeps_events_and_goes_on_when_there_is_room(path: Path) -> None:
     handle = begun(path)
     pages = handle.writer.connection.execute("PRAGMA page_count").fetchone()[0]

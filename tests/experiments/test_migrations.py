@@ -140,7 +140,3 @@ def test_the_declared_tables_are_what_the_migrations_make(tmp_path: Path) -> Non
         assert new.execute(query).fetchall() == old.execute(query).fetchall()
         others = "SELECT name FROM sqlite_master WHERE type IN ('trigger', 'view')"
         assert new.execute(others).fetchall() == []
-
-
-def test_migrations_are_numbered_in_order() -> None:
-    assert [name[:4] for name in MIGRATIONS] == [f"m{n:03d}" for n in range(1, CURRENT + 1)]

@@ -3,7 +3,6 @@
 import sqlite3
 import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -51,15 +50,6 @@ def test_a_fact_is_delivered_only_after_its_commit(path: Path) -> None:
     assert metrics_at(reader, handle.key, 1)["reward"] == 0.1
     reader.close()
     handle.close()
-
-
-def test_facts_keep_their_order_and_end_with_none(path: Path) -> None:
-    handle = start_run(path, CONFIG)
-    facts = handle.facts
-    expected = [started(), *step_events(1), *step_events(2), ended(2)]
-    put_all(handle, *expected)
-    handle.close()
-    assert list(iter(partial(facts.get, timeout=PATIENCE), None)) == expected
 
 
 def test_a_short_step_is_one_transaction(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,17 +172,6 @@ def test_an_alert_is_one_line_that_counts_and_stays_muted(path: Path) -> None:
     assert alert.muted
 
 
-def test_a_reader_sees_that_something_was_committed(path: Path) -> None:
-    handle = start_run(path, CONFIG)
-    with StoreReader(path) as reader:
-        reader.changed()
-        assert not reader.changed()
-        handle.put(finished(1))
-        handle.flush(PATIENCE)
-        assert reader.changed()
-    handle.close()
-
-
 def test_a_run_whose_first_attempt_never_began_can_be_resumed(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,15 +188,6 @@ def test_a_run_whose_first_attempt_never_began_can_be_resumed(
         put_all(handle, started(), *step_events(1), ended(1))
         assert handle.close()
         assert reader.resolve("early").status == "completed"
-
-
-def test_a_run_that_is_closed_without_a_word_is_aborted(path: Path) -> None:
-    handle = start_run(path, CONFIG)
-    handle.put(finished(1))
-    handle.close("the engine raised")
-    with StoreReader(path) as reader:
-        summary = reader.resolve(handle.id)
-    assert (summary.status, summary.error) == ("aborted", "the engine raised")
 
 
 # -- status --------------------------------------------------------------------------------------

@@ -173,7 +173,7 @@ def scripts(draw: st.DrawFn) -> list[ev.Event]:
     return events
 
 
-@settings(max_examples=25, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, suppress_health_check=list(HealthCheck))
 @given(scripts(), st.booleans())
 def test_any_events_written_are_read_back_equal(events: list[ev.Event], alone: bool) -> None:
     """Token numbers come in the transaction of their group, or in a later one."""

@@ -67,20 +67,6 @@ def test_a_store_of_another_schema_is_refused_by_what_differs(path: Path, differ
         assert difference in str(refusal.value)
 
 
-def test_indices_and_tables_that_change_nothing_are_let_be(path: Path) -> None:
-    sql(
-        path,
-        "CREATE INDEX mine ON rollout (finish)",
-        "DROP INDEX run_status",
-        "CREATE TABLE notes (a, b)",
-        "CREATE VIEW ideas AS SELECT * FROM notes",
-        "ALTER TABLE run ADD COLUMN mine TEXT",
-    )
-    with StoreReader(path) as reader:
-        assert reader.resolve("theirs").step == 3
-    record_run(path, name="another")
-
-
 def test_the_schema_of_a_file_calls_no_function_that_is_not_harmless(path: Path) -> None:
     with ExperimentStore(path) as store, store.transaction() as conn:
         assert conn.exec_driver_sql("PRAGMA trusted_schema").scalar() == 0

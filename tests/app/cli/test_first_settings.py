@@ -65,11 +65,6 @@ def test_the_preset_is_said_in_the_first_line_and_not_where_one_is_named(
         assert cli(verb, *words, *wrong).err.startswith("grpo-tui: ")
 
 
-def test_the_help_says_where_settings_come_from(cli: Cli) -> None:
-    words = " ".join(cli("train", "--help").out.split())
-    assert "Without preset and file they are those of preset starter, or the defaults if" in words
-
-
 def test_a_file_made_from_trl_does_not_train_the_starter(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "trl.yaml").write_text("{beta: 0.1, max_steps: 3}")
     made = cli("config", "init", str(tmp_path / "a.yaml"), "--from-trl", str(tmp_path / "trl.yaml"))

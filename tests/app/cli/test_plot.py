@@ -178,12 +178,6 @@ def test_json_has_the_stored_values(cli: Cli) -> None:
     assert all(len(one["values"]) == len(one["steps"]) for one in data)
 
 
-def test_a_metric_that_is_nowhere_is_an_error_with_the_nearest_one(cli: Cli) -> None:
-    done = cli("plot", "plain-otter", "--metric", "rewad")
-    assert (done.code, done.out) == (exit_codes.USAGE, "")
-    assert "did you mean reward" in done.err
-
-
 def test_a_report_has_the_curve_of_the_reward(cli: Cli) -> None:
     report = cli("report", "plain-otter").out
     assert "## Curves\n\n```text\nreward\n" in report

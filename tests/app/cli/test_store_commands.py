@@ -121,6 +121,7 @@ def test_an_empty_store_is_no_error_to_list(cli: Cli) -> None:
         (("runs", "import", "nowhere.db"), 2, "there is no file"),
         (("logs", "nobody"), 3, "no run is called 'nobody'"),
         (("plot", "nobody"), 3, "no run is called 'nobody'"),
+        (("plot", "plain-otter", "--metric", "rewad"), 2, "did you mean reward"),
         (("report", "nobody"), 3, "no run is called 'nobody'"),
     ],
 )

@@ -25,6 +25,7 @@ def test_tasks_lists_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert "grpo-tui tasks show NAME" in out
 
 
+@pytest.mark.slow  # importing the generators takes seconds
 def test_every_reasoning_gym_generator_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("reasoning_gym")
     _, out, _ = run(capsys, "tasks", "list", "--gym")

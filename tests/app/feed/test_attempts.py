@@ -119,15 +119,14 @@ async def test_a_run_that_another_process_renames_and_deletes_is_called_so_and_c
         assert app.notices[-1].text == "badger was deleted."
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 async def test_ages_go_on_while_nothing_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("grpo_tui.app.tui.screens.runs.screen.POLL_S", 3600.0)
     store, now = tmp_path / "grpo.db", [0.0]
     stopped_run(store)
     app = Workbench(store, clock=lambda: now[0])
-    async with app.run_test(size=size):
+    async with app.run_test(size=(80, 24)):
         screen = app.screen
         assert isinstance(screen, RunsScreen)
         await until(app, lambda: screen.view.preview, app.frame_now)

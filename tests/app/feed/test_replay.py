@@ -83,7 +83,7 @@ def test_seeking_shows_what_playing_to_the_end_of_that_step_shows(
     assert facts_of(settled(session)) == wanted
 
 
-@pytest.mark.parametrize(("to", "then"), [(4, 2), (2, 5), (5, 0), (3, STEPS)])
+@pytest.mark.parametrize(("to", "then"), [(5, 0), (3, STEPS)])
 def test_a_replay_goes_back_and_forth(session: Session, to: int, then: int) -> None:
     for step in (to, then):
         feed_of(session).seek(step)

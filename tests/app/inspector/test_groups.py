@@ -14,7 +14,6 @@ from grpo_tui.app.inspector.groups import (
     furthest,
     is_greedy,
     largest_by_reward,
-    measure_of,
     ordered,
     verdicts,
     visits,
@@ -46,12 +45,6 @@ def test_a_diff_spells_both_texts(older: str, newer: str) -> None:
     changes = word_diff(older, newer)
     assert "".join(c.text for c in changes if c.tag != "removed") == newer
     assert "".join(c.text for c in changes if c.tag != "added") == older
-
-
-def test_a_group_surprises_by_its_strongest_push() -> None:
-    two = group(0, rollout(0, advantage=-2.0), rollout(1, advantage=None))
-    assert measure_of(two, "surprise") == 2.0
-    assert measure_of(group(0, rollout(0, advantage=None)), "surprise") is None
 
 
 def test_each_measure_sorts_by_its_mean_and_ties_by_place() -> None:

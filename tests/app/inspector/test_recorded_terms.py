@@ -200,7 +200,9 @@ def test_the_terms_of_a_step_add_up_to_its_loss(
 
 def test_forced_tokens_have_no_term(world: Path, tmp_path: Path) -> None:
     rollout = {"max_new_tokens": 16, "think_budget": 4}
-    store = trained(world, tmp_path, {"algorithm": {"recipe": "grpo"}, "rollout": rollout})
+    store = trained(
+        world, tmp_path, {"steps": 1, "algorithm": {"recipe": "grpo"}, "rollout": rollout}
+    )
     assert check(store) > 0
     with closing(StoreReader(store)) as reader:
         terms = [

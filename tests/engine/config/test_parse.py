@@ -9,7 +9,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from grpo_engine.config.aliases import MEANT
-from grpo_engine.config.declaration import Setting
 from grpo_engine.config.parse import (
     build,
     flatten,
@@ -31,18 +30,6 @@ def test_what_is_no_option_of_a_rule_is_refused_among_them() -> None:
         build({"algorithm": {"options": {"lamb": 0.1}}})
     with pytest.raises(ConfigError, match="lam must be a number ≥ 0 and ≤ 1"):
         build({"algorithm": {"recipe": "ppo", "options": {"lam": 2}}})
-
-
-def test_a_value_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    checked, check = list[str](), Setting.checked
-
-    def counted(item: Setting, value: object) -> object:
-        checked.append(item.path)
-        return check(item, value)
-
-    monkeypatch.setattr(Setting, "checked", counted)
-    build({"algorithm": {"clip_high": 0.3, "options": {"signal_eps": 1e-3}}})
-    assert sorted(filter(None, checked)) == ["clip_high", "signal_eps"]
 
 
 def test_a_problem_names_the_settings_that_could_be_changed() -> None:
@@ -152,17 +139,6 @@ def _as_yaml(path: str, text: str) -> str:
 def test_any_text_comes_back_from_yaml(text: str) -> None:
     config = build({"task": {"system_prompt": text}})
     assert build(yaml.safe_load(write_yaml(config))) == config
-
-
-def test_numbers_that_yaml_reads_as_text_are_numbers(tmp_path: Path) -> None:
-    path = tmp_path / "run.yaml"
-    path.write_text(
-        "algorithm: {options: {signal_eps: 1e-5}, passes: '2'}\noptimizer: {learning_rate: 1e-5}"
-    )
-    config = build(read_yaml(path))
-    assert config.optimizer.learning_rate == 1e-5
-    made = config.algorithm.resolved()
-    assert (made.signal_eps, made.passes) == (1e-5, 2)
 
 
 def test_every_name_of_another_program_leads_to_a_setting() -> None:

@@ -36,10 +36,6 @@ def test_pass_at_k_is_the_mean_over_all_draws() -> None:
     assert pass_at_k(5, 3, 3) == 1
 
 
-def test_pass_at_one_is_the_share() -> None:
-    assert pass_at_k(8, 3, 1) == pytest.approx(3 / 8)
-
-
 def test_bootstrap_interval_holds_the_mean_and_repeats() -> None:
     values = [0.0, 0.25, 0.5, 1.0] * 25
     low, high = bootstrap(values)

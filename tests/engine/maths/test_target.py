@@ -66,41 +66,6 @@ def test_three_good_and_one_bad_token_at_a_quarter() -> None:
     assert numbers(found.high_BT[:, 0]) == pytest.approx([1.25] * 3 + [0.25], abs=1e-6)
 
 
-def test_a_token_that_is_left_alone_takes_no_room_from_the_good_ones() -> None:
-    # remaining 1 - .25 - .25 = .5, reach 2·(√.25 - .25) = .5: s = 1, both go to √.25 = .5
-    found = first_tokens([0.25, 0.25, 0.5], [1, 1, 0])
-    assert numbers(found.probability_BT[:, 0]) == pytest.approx([0.5] * 3, abs=1e-6)
-
-
-def test_completions_that_share_a_token_are_pushed_by_the_sign_of_their_sum() -> None:
-    # token 5: +1 +1 -1 -> +1; token 6: +1 -1 -> 0; token 7: -1
-    tokens, signs = [5, 5, 5, 6, 6, 7], [1.0, 1, -1, 1, -1, -1]
-    found = first_tokens([0.3, 0.3, 0.3, 0.2, 0.2, 0.1], signs, tokens)
-    assert numbers(found.sign_BT[:, 0]) == [1, 1, 1, 0, 0, -1]
-    assert numbers(found.high_BT[3:5]) == numbers(found.low_BT[3:5])  # no room where signs cancel
-    # one completion counts for a token: room 1 - .01 - .3 = .69, reach √.3 - .3 = .24772: s = 1
-    assert numbers(found.probability_BT[:, 0])[0] == pytest.approx(0.3**0.5, abs=1e-6)
-
-
-def test_a_forced_token_does_not_end_the_pushes_after_it() -> None:
-    # two answers "7 8" and "7 9" whose 7 was forced: 8 is good, 9 bad, as if they came first
-    first = first_tokens([0.25, 0.25], [1, -1], [8, 9])
-    made = {
-        "old": np.log(np.array([[0.5, 0.25], [0.5, 0.25]])),
-        "signs": np.array([1.0, -1.0]),
-        "mask": np.array([[False, True], [False, True]]),
-        "token_ids": np.array([[7, 8], [7, 9]]),
-        "group_ids": np.zeros(2),
-    }
-    found = targets(made)
-    assert numbers(found.sign_BT) == [[0, 1], [0, -1]]
-    assert_close(found.probability_BT[:, 1], first.probability_BT[:, 0])
-    # with different forced tokens the prefixes differ: 8 does not share its room with 9
-    apart = targets(made | {"token_ids": np.array([[7, 8], [6, 9]])})
-    assert numbers(apart.sign_BT) == [[0, 1], [0, -1]]
-    assert numbers(apart.probability_BT[:, 1]) == pytest.approx([0.25**0.5, 0.0625], abs=1e-6)
-
-
 @given(st.integers(0, 10_000), st.sampled_from([0.0, 0.3]))
 def test_targets_are_those_of_the_independent_walk(seed: int, forced: float) -> None:
     made = tree(seed, forced)
@@ -161,34 +126,6 @@ def test_the_tolerance_is_relative_to_the_target() -> None:
         how = recipe("how-much", target_tolerance=tolerance)
         found = loss_of(batch_of([0.19], [0.04], [1]), how)
         assert number(metrics(found.terms, how)["target/reached"][0]) == reached
-
-
-def test_a_slice_of_a_group_takes_the_targets_of_the_whole() -> None:
-    made = tree(3)
-    arrays = {name: mx.array(values) for name, values in made.items()}
-    new = arrays["old"] + 0.1
-    batch = {
-        "new": new,
-        "old": arrays["old"],
-        "ref": None,
-        "advantages": arrays["signs"],
-        "mask": arrays["mask"],
-        "token_ids": arrays["token_ids"],
-        "group_ids": arrays["group_ids"],
-    }
-    whole = loss_of(batch, "how-much")
-    made_once = targets(made)
-    parts = [
-        loss_of(
-            {k: None if v is None else v[rows] for k, v in batch.items()},
-            "how-much",
-            targets=Targets(*(array[rows] for array in made_once)),
-            token_ids=None,
-            group_ids=None,
-        )
-        for rows in (slice(0, 3), slice(3, 8))
-    ]
-    assert_close(number(parts[0].value) + number(parts[1].value), whole.value)
 
 
 @pytest.mark.parametrize("missing", ["token_ids", "group_ids"])

@@ -2,7 +2,6 @@
 
 import json
 import os
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from grpo_engine.config.recipes import SETTINGS, Recipe, recipe
+from grpo_engine.config.recipes import Recipe, recipe
 from grpo_engine.config.settings import AlgorithmConfig
 from grpo_engine.config.trl_config import translate
 from grpo_engine.maths.loss import policy_loss
@@ -108,39 +107,3 @@ def test_loss_gradient_and_metrics_are_those_of_trl(index: int) -> None:
         if name.startswith("metric:") and not np.isnan(expected):
             total, count = measured[name.removeprefix("metric:")]
             assert_close(total / count, expected, rtol=1e-5, atol=1e-6)
-
-
-SHIPPED = pytest.mark.skipif("TRL_CASES" in os.environ, reason="about the shipped set of cases")
-
-
-@SHIPPED
-def test_the_cases_hold_every_loss_type_at_both_levels_with_and_without_beta() -> None:
-    seen = {(c["loss_type"], c.get("level", "token"), c.get("beta", 0) > 0) for c in CASES}
-    both = [(level, beta) for level in ("token", "sequence") for beta in (False, True)]
-    assert {(kind, *rest) for kind in KINDS for rest in both} <= seen
-    assert any(c.get("delta") for c in CASES)
-    assert any(c.get("low") != c.get("high") for c in CASES)
-
-
-@SHIPPED
-def test_the_cases_hold_every_correction_for_the_sampler_and_leave_some_tokens_out() -> None:
-    modes = set(SETTINGS["importance_mode"].choices)
-    wanted = set(product(KINDS, modes)) - {
-        ("vespo", mode)
-        for mode in modes
-        if mode.startswith("sequence")  # TRL refuses these
-    }
-    assert {(c["loss_type"], c["mode"]) for c in CASES if "mode" in c} >= wanted
-    least = DATA["metric:sampling/importance_sampling_ratio/min"]
-    for mode in modes:
-        found = [least[index] for index, case in enumerate(CASES) if case.get("mode") == mode]
-        assert (min(found) == 0) == mode.endswith("mask")
-    assert {c.get("sampler", False) for c in CASES if "off_policy" in c} == {False, True}
-
-
-@SHIPPED
-def test_the_cases_clip_on_both_sides_and_have_an_empty_completion() -> None:
-    assert np.nanmax(DATA["metric:clip_ratio/low_mean"]) > 0
-    assert np.nanmax(DATA["metric:clip_ratio/high_mean"]) > 0
-    assert np.nanmax(DATA["metric:cispo_clip_ratio"]) > 0
-    assert (DATA["mask"].sum(axis=2) == 0).any()

@@ -175,7 +175,9 @@ def test_mlx_s_attention_is_used_where_its_gradient_keeps_no_scores(
         ("llama", {"grad_checkpoint": "on"}, [(50, (20, 70)), (90, (70, 3))]),  # masks of rows
         ("gemma3_text", {"grad_checkpoint": "on"}, [(50, (20, 70)), (90, (70, 3))]),  # windows
         ("gpt_oss", {}, [(70, (30, 90))]),  # windows and sinks
-        ("deepseek_v3", {"grad_checkpoint": "on"}, [(70, (30, 90))]),  # a mask that is added
+        pytest.param(  # a mask that is added
+            *("deepseek_v3", {"grad_checkpoint": "on"}, [(70, (30, 90))]), marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_model_trains_in_chunks_as_by_plain_autodiff(

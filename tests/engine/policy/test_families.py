@@ -87,7 +87,14 @@ def test_a_repaired_architecture_trains_and_is_decoded_as_one_batch(
     assert result.decoding == decoding
 
 
-@pytest.mark.parametrize("name", ["afm7", "gemma3n", "gemma4_text", "kimi_k3"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "afm7",
+        "gemma3n",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("gemma4_text", "kimi_k3")),
+    ],
+)
 def test_layers_that_share_arrays_may_be_recomputed(name: str, tmp_path: Path) -> None:
     folder = write_config(tmp_path / "model", tiny_config(name), scale=1.0)
     rows = made_up_rows([(9, (6, 3))])

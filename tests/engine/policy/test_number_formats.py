@@ -158,7 +158,7 @@ def test_the_scale_keeps_gradients_that_float16_would_lose(
     assert plain < 0.95
 
 
-@pytest.mark.parametrize("dtype", EQUAL)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_the_self_check_passes_with_an_adapter_that_is_not_zero_and_leaves_it_as_it_was(
     world: Path, tmp_path: Path, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -120,16 +120,6 @@ def test_an_adapter_to_start_from_is_the_reference(make_policy: MakePolicy, tmp_
         assert mx.array_equal(scores(second), scores(first))
 
 
-def test_a_refreshed_reference_is_the_policy_of_that_moment(make_policy: MakePolicy) -> None:
-    policy = make_policy()
-    move_weights(policy)
-    policy.refresh_reference()
-    then = scores(policy)
-    move_weights(policy)
-    with policy.as_reference():
-        assert mx.array_equal(scores(policy), then)
-
-
 def test_other_weights_are_put_back_after_an_error(make_policy: MakePolicy) -> None:
     policy = make_policy()
     kept = scores(policy)

@@ -1,13 +1,9 @@
 """Which answers are right, by the setting `evaluation.accuracy`."""
 
-from pathlib import Path
-
 import pytest
 
 from grpo_engine.errors import ConfigError
-from grpo_engine.events import EvaluationFinished
 from grpo_engine.rewards.right import Right
-from tests.engine.runs import events_of, settings
 
 
 @pytest.mark.parametrize("source", ["r.py:", "./my-rewards/r.py:", "package.module:"])
@@ -27,10 +23,3 @@ def test_a_source_does_not_say_which_of_two_functions_of_one_name_is_meant() -> 
     for rule in ("a.py:right", "a.py:wrong >= 1", "a.py: >= 1", "right:1"):
         with pytest.raises(ConfigError, match="its functions are right, right_2"):
             Right.of(rule, "", names)
-
-
-def test_a_run_measures_accuracy_by_a_function_of_a_file(world: Path, tmp_path: Path) -> None:
-    accuracy = {"accuracy": f"{world}/rewards.py:letters >= 0", "before_and_after": True}
-    events = events_of(settings(world, steps=1, evaluation=accuracy), tmp_path)
-    (first, *_) = [event for event in events if isinstance(event, EvaluationFinished)]
-    assert first.metrics["eval/accuracy"] == 1.0

@@ -159,17 +159,6 @@ def test_kept_caches_serve_models_of_every_build(
     assert max(len(rollout.spans) for rollout in rollouts) >= 3
 
 
-def test_rows_leave_a_shared_prompt_and_come_back(policy: Policy) -> None:
-    prompts = [replace(PROMPTS[1], rows=ROWS)]
-    sampling = Sampling(max_new_tokens=30, stop=STOPS)
-    rollouts = sample(policy, sampling, dialogues(Scripted(REPLIES)), prompts)
-    expected = one_by_one(
-        policy, prompts, sampling, dialogues(Scripted({})), REPLIES, seed=1, step=2
-    )
-    assert_same(rollouts, expected, 1e-4)
-    assert max(len(rollout.spans) for rollout in rollouts) >= 3
-
-
 def test_a_turn_follows_a_reply_that_the_template_renders_as_nothing(policy: Policy) -> None:
     by_graph = replace(policy, kernels=None)
     silent = replace(dialogues(Scripted(REPLIES), end=None), tokens=lambda *_: ())

@@ -6,16 +6,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 
 from grpo_engine.control import Control
 from grpo_engine.errors import DataError
 from grpo_engine.events import RunPaused, RunResumed
-from grpo_engine.policy.batch import micro_batches
-from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.policy import Policy
-from grpo_engine.rollouts import decode, graph
+from grpo_engine.rollouts import graph
 from grpo_engine.rollouts.decode import pause_or_stop, sample_groups
 from grpo_engine.rollouts.types import PromptRows, Sampling, Trajectory
 from tests.engine.conftest import MakePolicy
@@ -61,31 +58,6 @@ def test_batched_sampling_equals_one_row_at_a_time(
     assert_same(sample(policy, SAMPLINGS[name]), ONE_BY_ONE[name])
 
 
-def test_a_step_is_queued_before_the_last_one_is_read(
-    make_policy: MakePolicy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    order: list[str] = []
-    queue, read = decode._Decoding._next, decode._Decoding._read
-
-    def queued(state: Any, pending: Any, *, unread: int) -> Any:
-        order.append(f"queue {unread}")
-        return queue(state, pending, unread=unread)
-
-    def noted(state: Any, result: Any) -> None:
-        order.append("read")
-        read(state, result)
-
-    monkeypatch.setattr(decode._Decoding, "_next", queued)
-    monkeypatch.setattr(decode._Decoding, "_read", noted)
-    policy = make_policy(compute="graph")
-    sample(policy, Sampling(max_new_tokens=5, ignore_end=True))
-    # the first token is drawn from the prompt's logits; none is queued behind the last one
-    assert order == ["queue 1", "read"] * 4 + ["read"]
-    order.clear()
-    sample(policy, Sampling(max_new_tokens=5, ignore_end=True, think_budget=2))
-    assert order == ["read", "queue 0"] * 4 + ["read"]
-
-
 def test_rows_leave_a_batch_that_is_asynchronous_by_quarters(
     make_policy: MakePolicy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,17 +87,6 @@ def test_the_graph_and_the_kernels_draw_the_same_tokens(make_policy: MakePolicy)
     assert same >= len(one) - 1  # another rounding may flip a token once in 100,000
 
 
-def test_the_sampler_and_the_trainer_agree(make_policy: MakePolicy) -> None:
-    policy = make_policy()
-    move_weights(policy, 0.1)
-    rollouts = sample(policy, Sampling(max_new_tokens=30, temperature=0.7, top_k=9))
-    for batch in micro_batches(rollouts, max_rows=8):
-        scores = token_scores(policy, batch, temperature=0.7, gradient=False)
-        for line, row in zip(np.array(scores.logprobs), batch.rows, strict=True):
-            found = line[: len(rollouts[row].ids)]
-            assert found == pytest.approx(rollouts[row].raw_logprobs, abs=1e-3)
-
-
 def test_answers_end_with_any_end_token_which_is_part_of_them(make_policy: MakePolicy) -> None:
     policy = make_policy()
     prompts = [replace(prompt, rows=16) for prompt in PROMPTS]
@@ -141,13 +102,6 @@ def test_answers_end_with_any_end_token_which_is_part_of_them(make_policy: MakeP
         if rollout.finish == "length":
             assert len(rollout.ids) == 150
             assert not {END, STOP} & set(rollout.ids)
-
-
-def test_truncated_sampling_tells_what_was_really_sampled_from(make_policy: MakePolicy) -> None:
-    policy = make_policy()
-    (rollout, *_) = sample(policy, Sampling(max_new_tokens=20, top_k=1))
-    assert rollout.logprobs == pytest.approx([0.0] * 20, abs=1e-6)
-    assert min(rollout.raw_logprobs) < -0.1
 
 
 def test_a_think_budget_closes_the_thought_and_marks_what_it_set(make_policy: MakePolicy) -> None:

@@ -121,6 +121,9 @@ def fixture_unbroken(world: Path, tmp_path_factory: pytest.TempPathFactory) -> l
     return events_of(config(world), tmp_path_factory.mktemp("unbroken"))
 
 
+QUIET = {"problems": 2, "pinned": 0, "before_and_after": False}
+
+
 def config(world: Path, **changes: Any) -> RunConfig:
     model = {"path": str(world / "model"), "lora_rank": 4, "compute": "graph"}
     evaluation = {"problems": 2, "pinned": 1, "pinned_every": 4, "before_and_after": True}
@@ -250,15 +253,15 @@ def test_a_fault_that_stays_at_the_smallest_plan_ends_the_run_with_its_last_step
     place: str, world: Path, inject: Inject, tmp_path: Path
 ) -> None:
     """Rows 4, 2, 1 with layers recomputed, then chunks of the head; twice at the smallest."""
-    settled = config(world, checkpoint={"every": 1}, steps=2)
+    settled = config(world, checkpoint={"every": 1}, steps=1, evaluation=QUIET)
     completed(settled, tmp_path)
-    longer = settled.model_copy(update={"steps": 4})
+    longer = settled.model_copy(update={"steps": 3})
     injection = inject(place, "memory", times=1000)
     failed = failure(longer, tmp_path, resume=True)
 
-    assert failed.message.startswith("the GPU ran out of memory in step 3")
+    assert failed.message.startswith("the GPU ran out of memory in step 2")
     assert injection.raised < 20
-    assert saved_step(tmp_path)[0] == 2
+    assert saved_step(tmp_path)[0] == 1
 
 
 def test_a_smaller_plan_is_in_the_checkpoint_and_is_what_a_resume_takes(
@@ -333,7 +336,7 @@ def test_a_run_that_swaps_takes_a_smaller_plan_which_its_checkpoint_has(
     monkeypatch.setattr(
         step, "memory_metrics", lambda: numbers | {"memory/swap_gb": float(next(swapped))}
     )
-    events = events_of(config(world, steps=5, checkpoint={"every": 0}), tmp_path)
+    events = events_of(config(world, steps=5, checkpoint={"every": 0}, evaluation=QUIET), tmp_path)
 
     assert "memory is swapped to disk; from step 5 on the memory plan is 4 answers" in notes(events)
     assert "before it was 8 answers sampled at a time, 4 per backward pass" in notes(events)
@@ -347,8 +350,7 @@ def test_the_device_is_waited_for_before_anything_of_a_step_is_recorded_or_saved
 ) -> None:
     """A buffer that failed after the last read is noticed by nothing but this wait."""
     inject(place, "memory", waits=("synchronize",))
-    quiet = {"problems": 2, "pinned": 0, "before_and_after": False}
-    events = events_of(config(world, steps=1, evaluation=quiet), tmp_path)
+    events = events_of(config(world, steps=1, evaluation=QUIET), tmp_path)
 
     assert isinstance(events[-1], RunFailed)
     assert events[-1].error == "DeviceFaultError"

@@ -50,11 +50,6 @@ def test_drawing_in_parts_is_drawing_at_once(position: int, count: int) -> None:
     assert at_once == in_parts
 
 
-def test_a_pass_draws_every_problem_once() -> None:
-    keys = [example.key for example in draw(numbered(10), 5, 20, 10)]
-    assert sorted(keys) == sorted(map(str, range(10)))
-
-
 def test_without_shuffling_problems_come_in_their_order() -> None:
     examples = tuple(Example(key=str(i), prompt=str(i)) for i in range(3))
     task = Task(

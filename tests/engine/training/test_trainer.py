@@ -200,11 +200,10 @@ def test_a_sampler_that_lags_follows_the_policy_every_second_step(
     }
 
 
-@pytest.mark.parametrize("weight", ["per_sequence", "per_token"])
-def test_micro_batches_do_not_change_the_update(world: Path, tmp_path: Path, weight: str) -> None:
+def test_micro_batches_do_not_change_the_update(world: Path, tmp_path: Path) -> None:
     found = []
     for rows in (1, 3):
-        changes = {"steps": 1, "algorithm": {"weight": weight}}
+        changes = {"steps": 1, "algorithm": {"weight": "per_token"}}
         config = settings(world, **changes, optimizer={"learning_rate": 1e-3, "micro_rows": rows})
         events = events_of(config, tmp_path / str(rows))
         found.append(of(PassFinished, events)[0])

@@ -328,24 +328,3 @@ def test_what_is_listed_as_different_is_so(reason: str, world: Path, tmp_path: P
     name = told.get(reason.split()[0])
     assert name is None or any(name in note for note in notes)
     assert reason in PAGE.read_text(encoding="utf-8")
-
-
-@SHIPPED
-def test_the_runs_hold_every_loss_signal_optimiser_and_schedule() -> None:
-    equal = [case["settings"] for case in CASES if not listed(case)]
-    assert len(CASES) >= 40
-    assert len(equal) >= 25
-    for name, count in {
-        "loss_type": 8,
-        "importance_sampling_level": 2,
-        "scale_rewards": 5,
-        "num_iterations": 3,
-        "multi_objective_aggregation": 2,
-        "optim": 4,
-        "lr_scheduler_type": 7,
-        "weight_decay": 2,
-        "gradient_accumulation_steps": 3,
-        "mask_truncated_completions": 2,
-        "entropy_coef": 2,
-    }.items():
-        assert len({str(settings[name]) for settings in equal}) == count, name
