@@ -58,7 +58,7 @@ ONE_TASK = (
     "starter knows arithmetic in chat messages alone{}; for other tasks set model.path to a "
     "language model"
 )
-CHOOSE_COLUMNS = "⏎ shows the columns with three rows, to choose what each is used as"
+CHOOSE_COLUMNS = "⏎ chooses among the columns; n shows what the model is sent"
 GETS = ("rewards.functions", "rewards.completions")  # what decides what reward functions get
 VALUES: Mapping[str, Mapping[str, str]] = tomllib.loads(
     files("grpo_tui.app.text").joinpath("setting_values.toml").read_text(encoding="utf-8")
