@@ -146,6 +146,10 @@ def test_a_tall_chart_has_a_grid_behind_its_curve_and_a_low_one_has_none() -> No
     assert at == [20, 39]
     dots = [sum(char > "⠀" for char in written(line)[LABELS:]) for line in tall]
     assert sum(dots) >= 60  # the curve is whole
+    shown = snapshot(step=60, total=60, kl=view(*[0.08 * step / 60 for step in range(60)]))
+    (chart,) = charts_of(shown)
+    kl = "".join(map(written, chart_lines(chart, shown, 67, 21, chosen=False)))
+    assert " limit .1 over 5 steps " in kl  # the grid leaves its spaces alone
     axis = written(axis_line("step 60", 67, ticks_of(60, 60)))
     assert axis.split() == ["0", "20", "40", "step", "60"]
 

@@ -219,9 +219,9 @@ def _lay_guide(row: list[Cell], texts: Sequence[str]) -> None:
 def _lay_grid(rows: Sequence[list[Cell]], labelled: Iterable[int], ticks: Iterable[Tick]) -> None:
     """Faint lines through the empty cells, at the labels of both axes."""
     for y in labelled:
-        rows[y][:] = [("─", "guide") if cell[0] == " " else cell for cell in rows[y]]
+        rows[y][:] = [("─", "guide") if cell == (" ", "") else cell for cell in rows[y]]
     for row, (x, _) in product(rows, tuple(ticks)):
-        if row[x][0] in GRID:
+        if row[x][0] in GRID and row[x][1] != "label":
             row[x] = GRID[row[x][0]], "guide"
 
 
