@@ -470,7 +470,7 @@ def plot_of(
 ) -> Plotted:
     """The cells of a chart without the crosshair, and its vertical axis."""
     guides = [
-        (value, (f"limit {with_unit(value, spec(key).unit)}", "limit"))
+        (value, (f"default limit {with_unit(value, spec(key).unit)}",))
         for value in spec(key).guides
     ]
     ticks = ticks_of(view.charts.span, width, view.axis)
