@@ -26,11 +26,11 @@
     const series = [{ label: "step" }], bands = [];
     const tables = lines.map((line) => [line.x, line.low, line.high, line.y]);
     for (const line of lines) {
-      const stroke = colour(`--s${line.run % 6}`), first = series.length;
+      const stroke = colour(`--s${line.line % 6}`), first = series.length;
       const edge = { class: "band", stroke: `${stroke}55`, width: 1, points: { show: false } };
       bands.push({ series: [first + 1, first], fill: `${stroke}22` });
-      const dash = line.run >= 6 ? [6, 4] : undefined;
-      const label = data.runs.length > 1 ? data.runs[line.run] : "value";
+      const dash = line.line >= 6 ? [6, 4] : undefined;
+      const label = data.lines[line.line] || "value";
       const value = (_, v) => number(v, chart.unit);
       series.push(edge, { ...edge }, { label, stroke, width: 2, dash, value });
     }
@@ -77,8 +77,7 @@
     for (const chart of data.charts) {
       const ends = chart.lines.map((line) => {
         const values = line.y.filter((value) => value != null);
-        const name = data.runs.length > 1 ? `${data.runs[line.run]} ` : "";
-        return `${name}from ${number(values[0], chart.unit)} to ${number(values.at(-1), chart.unit)}`;
+        return `${data.lines[line.line] || ""} from ${number(values[0], chart.unit)} to ${number(values.at(-1), chart.unit)}`;
       });
       const caption = make("figcaption", {}, make("span", { textContent: chart.label }),
         make("code", { textContent: chart.key === chart.label ? "" : chart.key }));

@@ -10,6 +10,7 @@ import re
 import sys
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -22,12 +23,19 @@ from grpo_tui.app.inspector.measures import HEAT_NAMES
 from grpo_tui.app.page.answers import Choice, candidates, listed, packed, steps_of
 from grpo_tui.app.page.curves import charts
 from grpo_tui.app.page.facts import gather, summary_of, tables
-from grpo_tui.app.text.comparison import ranking_rows, ranking_title, value_text, verdict
+from grpo_tui.app.text.comparison import (
+    columns_of,
+    ranking_rows,
+    ranking_title,
+    setting_name,
+    value_text,
+    verdict,
+)
 from grpo_tui.app.text.findings import Finding, audit
 from grpo_tui.app.text.numbers import short, with_unit
 from grpo_tui.app.text.safe_text import clip, safe
 from grpo_tui.app.text.table import format_value
-from grpo_tui.app.text.words import count_of
+from grpo_tui.app.text.words import count_of, first_of
 from grpo_tui.experiments.export.csv import header_of
 from grpo_tui.experiments.values import RunSummary
 
@@ -37,6 +45,9 @@ if TYPE_CHECKING:
 
 LIMIT = 5_000_000  # bytes
 LARGE = ("eval/accuracy", "eval/greedy/accuracy", "reward")
+NAMED = 3  # runs in a title
+NAME = 60  # cells of a run's or a setting's name in a list
+LONG = 48  # characters of a cell that is wrapped
 SAMPLE = 200  # cells of an answer that shows a finding
 FOLDERS = re.compile(
     r"(?<![\w.~/\\<])(?:~|[A-Za-z]:(?=[\\/])|file:|https?:)?[\\/](?=\S)(?:[^\s\"'<>|]*[\\/])?"
@@ -56,19 +67,19 @@ def page(
     limit: int = LIMIT,
 ) -> str:
     """The page of a run, or of several with what Compare says of them."""
-    alone = len(runs) == 1
-    parts = [_parts(reader, run, choice, alone=alone) for run in runs]
-    top = parts[0].head if alone else _compared(reader, runs)
-    results = [line for part in parts for line in (*(() if alone else part.head), *part.results)]
+    compared = _compared(reader, runs) if len(runs) > 1 else Compared()
+    parts = [_parts(reader, run, choice, alone=len(runs) == 1) for run in runs]
     frame = {
-        "TITLE": text(", ".join(run.title for run in runs)),
-        "TOP": "\n".join(top),
-        "RESULTS": "\n".join(results),
+        "TITLE": text(first_of([run.title for run in runs], NAMED)),
+        "TOP": "\n".join(compared.lines or parts[0].head),
+        "RESULTS": "\n".join(line for part in parts for line in part.results),
         "MORE": "\n".join(line for part in parts for line in part.more),
     }
+    lines = [[run for run in runs if run.id in ids] for ids in compared.settings] or [[*runs]]
     data: dict[str, Any] = {
-        "runs": [clean(run.title) for run in runs],
-        "charts": charts(reader, runs, everything=choice.everything),
+        "runs": [clip(clean(run.title), NAME) for run in runs],
+        "lines": [clip(clean(name), NAME) for name in compared.settings.values()],
+        "charts": charts(reader, lines, everything=choice.everything),
         "heat": HEAT_NAMES,
         "groups": [],
     }
@@ -92,22 +103,23 @@ def _left_out(
     choice: Choice,
     groups: Sequence[Mapping[str, Any]],
 ) -> Iterator[str]:
-    """Which answers of each run are on the page, if others are not; a sentence each."""
-    for index, run in enumerate(runs):
-        shown, steps = steps_of(reader, run, choice), reader.group_steps(run.key)
-        origins = [group["origin"] for group in groups if group["run"] == index]
-        stored = [len(reader.groups(run.key, step=step, origin="train")) for step in shown]
-        visits = reader.group_steps(run.key, "pinned")
-        visited = {g["step"] for g in groups if (g["run"], g["origin"]) == (index, "pinned")}
-        parts = []
-        if len(shown) < len(steps) or origins.count("train") < sum(stored):
-            count = f"{origins.count('train')} of {count_of(sum(stored), 'prompt')}"
-            numbers = ", ".join(map(str, shown))
-            parts.append(f"{count} of the steps {numbers}, of {len(steps):,} with answers")
-        if len(visited) < len(visits):
-            parts.append(f"pinned prompts at {len(visited)} of {len(visits):,} steps")
-        if parts:
-            yield f"{run.title}: {'; '.join(parts)}."
+    """How many of the answers are on the page, if others are not."""
+    shown = [steps_of(reader, run, choice) for run in runs]
+    stored = sum(
+        len(reader.groups(run.key, step=step, origin="train"))
+        for run, steps in zip(runs, shown, strict=True)
+        for step in steps
+    )
+    steps = {step for run in runs for step in reader.group_steps(run.key)}
+    pinned = [(group["run"], group["step"]) for group in groups if group["origin"] == "pinned"]
+    visits = sum(len(reader.group_steps(run.key, "pinned")) for run in runs)
+    numbers, trained = sorted(set().union(*shown)), len(groups) - len(pinned)
+    if len(numbers) < len(steps) or trained < stored:
+        part, all_steps = f"{trained} of {count_of(stored, 'prompt')}", f"{len(steps):,}"
+        listed_steps = ", ".join(map(str, numbers))
+        yield f"{part} of the steps {listed_steps}, of {all_steps} with answers."
+    if len(set(pinned)) < visits:
+        yield f"Pinned prompts at {len(set(pinned))} of {visits:,} steps."
 
 
 def clean(text: str) -> str:
@@ -126,7 +138,7 @@ def text(value: Any) -> str:
 def _table(rows: Sequence[Mapping[str, Any]], caption: str) -> Iterator[str]:
     names = header_of(rows)
     heads = (f'<th scope="col">{text(name)}</th>' for name in names)
-    yield f'<div class="wide" tabindex="0" role="region" aria-label="{text(caption)}"><table>'
+    yield f'<div class="wide" tabindex="0" role="group" aria-label="{text(caption)}"><table>'
     yield f"<caption>{text(caption)}</caption><thead><tr>{''.join(heads)}</tr></thead><tbody>"
     for row in rows:
         yield f"<tr>{''.join(_cell(row.get(name)) for name in names)}</tr>"
@@ -134,28 +146,43 @@ def _table(rows: Sequence[Mapping[str, Any]], caption: str) -> Iterator[str]:
 
 
 def _cell(value: Any) -> str:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    kind = ' class="number"' if number else ""
-    return f"<td{kind}>{text(value)}</td>"
+    kind = "number" if isinstance(value, int | float) and not isinstance(value, bool) else ""
+    kind = "long" if len(shown := text(value)) > LONG else kind
+    return f'<td class="{kind}">{shown}</td>'
 
 
-def _compared(reader: "StoreReader", runs: Sequence[RunSummary]) -> Iterator[str]:
-    """What Compare says of the runs: the verdict, the rankings, and the settings that differ."""
+@frozen
+class Compared:
+    """What Compare says of several runs, and the settings that their curves are of, by runs."""
+
+    lines: Sequence[str] = ()
+    settings: Mapping[tuple[str, ...], str] = field(default_factory=dict)
+
+
+def _compared(reader: "StoreReader", runs: Sequence[RunSummary]) -> Compared:
+    """The verdict, the rankings, and the settings that differ."""
     from grpo_tui.experiments.compare.runs import compare
 
     result: Comparison = compare(reader, runs)
-    yield f"<h1>{text(', '.join(run.title for run in runs))}</h1>"
-    yield f'<p class="verdict">{text(verdict(result))}</p>'
-    yield from (f"<p>{text(note)}</p>" for note in result.notes)
-    for ranking in result.rankings:
-        yield from _table(ranking_rows(ranking, result), ranking_title(ranking))
-    differing: list[dict[str, Any]] = [
-        {"setting": item.path}
-        | {run.title: value_text(value) for run, value in zip(runs, item.values, strict=True)}
-        for item in result.differing
+    settings = {ids: setting_name(result, ids) for ids in columns_of(result, pooled=True)}
+    lines = [
+        f"<h1>{text(first_of([run.title for run in runs], NAMED))}</h1>",
+        f'<p class="verdict">{text(verdict(result))}</p>',
+        *(f"<p>{text(note)}</p>" for note in result.notes),
     ]
+    for ranking in result.rankings:
+        lines += _table(ranking_rows(ranking, result), ranking_title(ranking))
+    differing: list[dict[str, Any]] = []
+    for item in result.differing:
+        values = {run.id: value_text(v) for run, v in zip(result.runs, item.values, strict=True)}
+        by_setting = {
+            name: ", ".join(dict.fromkeys(values[run] for run in ids))
+            for ids, name in settings.items()
+        }
+        differing.append({"setting": item.path, **by_setting})
     if differing:
-        yield from _table(differing, "settings that differ")
+        lines += _table(differing, "settings that differ")
+    return Compared(lines=lines, settings=settings)
 
 
 @frozen
@@ -172,9 +199,9 @@ def _parts(reader: "StoreReader", run: RunSummary, choice: Choice, *, alone: boo
     if choice.redact:
         prompts = {path for path in content["settings"] if "prompt" in path}
         content["settings"] |= dict.fromkeys(prompts, "left out")
-    result, tag = audit(reader, run), "h1" if alone else "h2"
+    result = audit(reader, run)
     head = [
-        f"<{tag}>{text(run.title)}</{tag}>",
+        f"<h1>{text(run.title)}</h1>" if alone else "",
         f'<p class="muted">{text(summary_of(content["run"]))}</p>',
         *_numbers(content),
         f'<p class="verdict">{text(content["verdict"])}</p>',
@@ -187,14 +214,17 @@ def _parts(reader: "StoreReader", run: RunSummary, choice: Choice, *, alone: boo
     }
     held_out, _ = listed_tables.pop("Held-out", []), listed_tables.pop("Alerts", None)
     if held_out:
-        held_out.insert(0, "<h2>Held-out results</h2>" if alone else "")
-    name = "" if alone else f"{run.title}: "
-    more = (
+        held_out.insert(0, "<h2>Held-out results</h2>")
+    more = [
         line
         for title, lines in listed_tables.items()
-        for line in (f"<details><summary>{text(name + title)}</summary>", *lines, "</details>")
-    )
-    return RunParts(head=head, results=held_out, more=list(more))
+        for line in (f"<details><summary>{text(title)}</summary>", *lines, "</details>")
+    ]
+    if alone:
+        return RunParts(head=head, results=held_out, more=more)
+    title = f'{text(run.title)} <span class="muted">{text(content["health"])}</span>'
+    folded = [f"<details><summary>{title}</summary>", *head, *held_out, *more, "</details>"]
+    return RunParts(head=(), results=folded, more=())
 
 
 def _numbers(content: Mapping[str, Any]) -> Iterator[str]:

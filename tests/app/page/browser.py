@@ -8,8 +8,9 @@ import tempfile
 from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from fcntl import F_DUPFD, fcntl
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 PROGRAM = shutil.which("chromium") or shutil.which("google-chrome") or ""
 FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe",
@@ -19,8 +20,8 @@ FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-
 class Browser:
     """One tab; `errors` are what the console and the policy complained of, `requests` the URLs."""
 
-    def __init__(self, send: int, receive: int) -> None:
-        self._send, self._receive = send, os.fdopen(receive, "rb", buffering=0)
+    def __init__(self, send: int, receive: IO[bytes]) -> None:
+        self._send, self._receive = send, receive
         self._buffer, self._last = b"", 0
         self.session = ""
         self.errors: list[str] = []
@@ -128,21 +129,31 @@ def browser() -> Iterator[Browser]:
     """Start the browser with an empty profile, and end it."""
     to_read, to_write = os.pipe()
     from_read, from_write = os.pipe()
+    ends = [fcntl(fd, F_DUPFD, 10) for fd in (to_read, from_write)]  # 3 and 4 may be taken
 
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+    def connect() -> None:
+        os.dup2(ends[0], 3)
+        os.dup2(ends[1], 4)
+
+    with tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as profile:
         process = subprocess.Popen(
-            ["/bin/sh", "-c", f'exec "$0" "$@" 3<&{to_read} 4>&{from_write}', PROGRAM,
-             *FLAGS, f"--user-data-dir={profile}"],
-            pass_fds=(to_read, from_write),
+            [PROGRAM, *FLAGS, f"--user-data-dir={profile}"],
+            preexec_fn=connect,
+            close_fds=False,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            env={**os.environ, "TMPDIR": profile},  # the path of a socket must be short
+        )
+        for fd in ends:
+            os.close(fd)
         os.close(to_read)
         os.close(from_write)
+        pipe = os.fdopen(from_read, "rb", buffering=0)
         try:
-            yield Browser(to_write, from_read)
+            yield Browser(to_write, pipe)
         finally:
             os.close(to_write)
+            pipe.close()
             with suppress(subprocess.TimeoutExpired):
                 process.wait(10)
             process.kill()

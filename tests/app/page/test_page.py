@@ -187,14 +187,22 @@ def test_folders_and_hosts_are_cut(text: str, shown: str) -> None:
     assert clean(text) == shown
 
 
-def test_several_runs_have_what_compare_says_and_one_curve_each(tmp_path: Path) -> None:
+def test_several_runs_have_what_compare_says_and_one_curve_for_each_setting(tmp_path: Path) -> None:
     path = sweep_of_settings(tmp_path, betas=(0.04, 0.4), seeds=2, steps=4)
     html = page_of(path, *refs_of(path))
     assert "t test over seeds and problems" in html
     assert "algorithm.beta" in html
     data = data_of(html)
     assert len(data["runs"]) == 4
-    assert [line["run"] for line in data["charts"][0]["lines"]] == [0, 1, 2, 3]
+    assert data["lines"] == ["beta 0.04 (2 seeds)", "beta 0.4 (2 seeds)"]
+    lines = data["charts"][0]["lines"]
+    assert [line["line"] for line in lines] == [0, 1]
+    with StoreReader(path) as reader:
+        runs = [run.key for run in reader.runs("cfg.algorithm.beta=0.04")]
+        last = [reader.metric_series(run, "eval/accuracy").values[-1] for run in runs]
+    held_out = next(c for c in data["charts"] if c["key"] == "eval/accuracy")["lines"][0]
+    assert held_out["y"][-1] == pytest.approx(sum(last) / 2, rel=1e-5)
+    assert held_out["low"][-1] < held_out["y"][-1] < held_out["high"][-1]
 
 
 def test_the_ends_come_first_and_then_the_middle_of_the_largest_gap() -> None:
