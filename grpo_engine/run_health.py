@@ -24,7 +24,7 @@ NEARLY_ALL = 0.95  # accuracy above which there is hardly any gain to have
 # What an alert means for the run, the worst first. All others leave open whether it learns.
 HACKED = ("format_hacking",)
 BROKEN = (
-    "not_finite", "reward_exception", "reward_crash", "reward_type", "reward_count",
+    "not_finite", "reward_exception", "reward_crash", "reward_type", "reward_count", "reward_value",
     "environment_error",
 )  # fmt: skip
 UNSTABLE = (

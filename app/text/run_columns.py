@@ -89,12 +89,11 @@ def _held_out(run: RunSummary, _now: float, outcome: Outcome | None) -> Spans:
         if math.isnan(reward):
             return [("–", "label")]
         return [("reward ", "label"), (narrow(reward, 5), "text")]
-    spans = [(share(metric.last), "text")]
+    gain = ""
     if metric.first is not None and metric.last_step != metric.first_step:
         gain = f"{100 * (metric.last - metric.first):+.0f}".replace("-", MINUS)
-        is_gain = outcome is not None and outcome.health.word == "learning"
-        spans.append((pad(gain, 5, ">"), "good" if is_gain else "label"))
-    return spans
+    learns = outcome is not None and outcome.health.word == "learning"
+    return [(share(metric.last), "text"), (pad(gain, 5, ">"), "good" if learns else "label")]
 
 
 def metric_of(run: RunSummary, key: str) -> MetricSummary | None:
