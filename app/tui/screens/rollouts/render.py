@@ -201,7 +201,7 @@ def count_lines(search: Search, step: int, width: int) -> list[Line]:
     bar = sparkline(values, max(1, width - len(name) - len(end)), low=0.0)
     here = f"step {step}: {by_step[step]:,}   < > step   t kind"
     return [
-        [(clip(kinds, width), "headline")],
+        *paragraph(kinds, width, 2, "headline"),
         [(name, "label"), (bar, "series.reward"), (end, "label")] if first < last else [],
         [(clip(here, width), "label")],
     ]
@@ -601,8 +601,9 @@ def table_lines(view: RolloutsView, width: int, height: int) -> list[Line]:
     stages, tokens = completion.stages, completion.tokens
     losses = ("ratio", "KL", "gradient") if completion.losses else ()
     names = [*stages, *losses]
-    space = max(6, width - 7 - COLUMN * len(names))
-    head = "".join(f"{name:>{COLUMN + 2 * (name == 'gradient')}}" for name in names)
+    space = max(6, width - 8 - COLUMN * len(names))
+    wider = {"KL": 1, "gradient": 2}  # cells for a sign, or a power of ten
+    head = "".join(f"{name:>{COLUMN + wider.get(name, 0)}}" for name in names)
     lines = [[(f"{'':>5}{pad('token', space)}{head}", "label")]]
     at = bisect_left(tokens, view.token)
     for index in visible([1] * len(tokens), height - 1, at, top=max(0, at - height // 2)):
@@ -616,7 +617,7 @@ def table_lines(view: RolloutsView, width: int, height: int) -> list[Line]:
             loss = completion.losses[token]
             clipped = "bold series.clip" if loss.side != "free" else "text"
             line.append((f"{short(loss.ratio):>{COLUMN}}", clipped))
-            line.append((f"{'' if loss.kl is None else short(loss.kl, 1):>{COLUMN}}", "text"))
+            line.append((f"{'' if loss.kl is None else short(loss.kl, 1):>{COLUMN + 1}}", "text"))
             line.append((f"{signed(loss.gradient, 1):>{COLUMN + 2}}", "text"))
         lines.append(list_row(line, width, selected=token == view.token))
     return lines
