@@ -90,7 +90,7 @@ def smoothed(reader: StoreReader, run: int, key: str) -> tuple[float, float]:
 
 
 def says_which_runs_learn_and_what_they_gained(reader: StoreReader, _run: int, text: str) -> None:
-    rows = text.split("▌1 Runs▐")[1].splitlines()[1:]
+    rows = text.split("▌1 Runs▐")[1].splitlines()[2:]  # below the header and the frame
     for run in reader.runs():
         evaluations = reader.evaluations(run.key)
         first, last = evaluations[0], evaluations[-1]
