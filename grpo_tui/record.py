@@ -374,7 +374,7 @@ class Run:
     def groups(self, step: int, groups: Iterable[Group]) -> None:
         """Show answers of a step that has not ended; `step` gives the rest of it."""
         with _training():
-            for event in _scored(_step(step), groups):
+            for event in _scored(_step(step, least=0), groups):
                 self._put(event)
 
     def numbers(self, step: int, groups: Iterable[Group]) -> None:
@@ -503,7 +503,9 @@ class Run:
         recorder.flush(CLOSE_S, "")
         if not recorder.closed:
             waiting = recorder.left or f"run {self.name}: its last events are not stored yet"
-            _warn(f"{waiting}; they are read in when the next run begins with this store")
+            _warn(
+                f"{waiting}; what its file has is read in when the next run begins with this store"
+            )
 
     def _put(self, event: ev.Event) -> None:
         recorder = self._recorder

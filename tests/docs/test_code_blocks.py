@@ -54,6 +54,7 @@ NOT_RUN: Mapping[str, str] = {
 ONLY_COMPILED = {
     ("docs/maths.md", "totals = totals_of("): "a part of a trainer, whose names are the reader's",
     ("docs/environments.md", "# even_v1.py"): "needs the package verifiers",
+    ("docs/other-trainers.md", "from trl import"): "needs PyTorch: see tests/tools/trl_runs.py",
     ("docs/environments.md", "# counts.py"): "is started by the command after it, with a row",
 }
 # Blocks that are no code, by page and how they begin.

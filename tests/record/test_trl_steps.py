@@ -1,0 +1,115 @@
+"""What the hooks saw in TRL, as `tests/tools/trl_runs.py` wrote it, becomes the record of a run."""
+
+import json
+import lzma
+import math
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from grpo_engine import events as ev
+from grpo_tui import record
+from grpo_tui.app.inspector.stored import load_group, load_step
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.recorded_events import events_after
+from grpo_tui.trl import steps
+from grpo_tui.trl.hooks import _finished, translated
+from tests.record.payloads import unpacked
+
+CONTENT = json.loads(lzma.decompress((Path(__file__).parent / "trl.json.xz").read_bytes()))
+STEPS, TRAINER = unpacked(CONTENT)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("trl") / "s.db"
+    settings, _ = translated(CONTENT["settings"])
+    with record.run("watched", trainer="TRL", settings=settings, store=path) as run:
+        for step, batches in STEPS:
+            _finished(run, step, batches, TRAINER)
+    return path
+
+
+def test_answers_are_those_of_trl_with_their_rewards(store: Path) -> None:
+    with StoreReader(store) as reader:
+        events = [e.event for e in events_after(reader, reader.resolve("watched").key)]
+    groups = [event.group for event in events if isinstance(event, ev.GroupScored)]
+    rewards = np.concatenate([batch.rewards for _, [batch] in STEPS])
+    answers = [answer for group in groups for answer in group.rollouts]
+    assert len(groups) == len(rewards) / TRAINER.group_size
+    for answer, expected in zip(answers, rewards, strict=True):
+        values = [math.nan if r.value is None else r.value for r in answer.rewards]
+        assert np.array_equal(np.array(values, np.float32), expected, equal_nan=True)
+        assert len(answer.ends) == len(answer.ids)
+        assert answer.ends[-1:] == (len(answer.text),)
+    assert {answer.finish for answer in answers} <= {"stop", "length"}
+    finished = [event for event in events if isinstance(event, ev.StepFinished)]
+    assert [event.step for event in finished] == [1, 2, 3]
+    assert {"kl", "entropy", "reward", "rewards/digits/mean", "grad_norm"} <= set(
+        finished[0].metrics
+    )
+
+
+def test_the_tokens_shares_add_up_to_the_loss_of_trl(store: Path) -> None:
+    with StoreReader(store) as reader:
+        run = reader.resolve("watched").key
+        for step, [batch] in STEPS:
+            base = load_step(reader, run, step)
+            sums: dict[int, float] = defaultdict(float)
+            for group in base.groups:
+                detail = load_group(reader, base, group, history=False)
+                assert detail.missing == ""
+                for answer in detail.completions:
+                    assert answer.row is not None
+                    minibatch = answer.row.updates[-1].minibatch
+                    sums[minibatch] += math.fsum(token.contribution for token in answer.losses)
+            of_update: dict[int, float] = defaultdict(float)
+            for micro in batch.micro_batches:
+                of_update[micro.update] += micro.loss
+            last = len(batch.updates) - len(sums)
+            losses = {update - last: -of_update[update] for update in of_update if update >= last}
+            assert sums == pytest.approx(losses, abs=1e-5)
+
+
+def test_ratios_of_the_second_pass_are_not_1_by_construction(store: Path) -> None:
+    with StoreReader(store) as reader:
+        base = load_step(reader, reader.resolve("watched").key, 1)
+        detail = load_group(reader, base, base.groups[0], history=False)
+    ratios = [token.ratio for answer in detail.completions for token in answer.losses]
+    assert max(abs(ratio - 1) for ratio in ratios) > 1e-3
+
+
+def test_two_ranks_are_one_step() -> None:
+    _, [batch] = STEPS[0]
+    two = replace(TRAINER, processes=2)
+    half = replace(batch, rewards=np.concatenate([batch.rewards, batch.rewards]))
+    groups, alone = steps.groups_of([half, half], two), steps.groups_of([batch], TRAINER)
+    assert len(groups) == 2 * len(alone)
+    assert groups[0].numbers[0].updates[0].rows == 2 * alone[0].numbers[0].updates[0].rows
+    losses = [update.loss for update in steps.updates_of([half, half], two)]
+    assert losses == pytest.approx([u.loss for u in steps.updates_of([batch], TRAINER)])
+
+
+WORDS = {1: "a", 2: " b", 3: "", 4: "�", 5: "�"}
+
+
+def decode(ids: list[int]) -> str:
+    """Tokens 4 and 5 are one character; a text has no space at its beginning."""
+    return "".join(WORDS[i] for i in ids).replace("��", "ü").lstrip(" ")
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [
+        ([1, 3, 1], ("aa", [1, 1, 2])),
+        ([1, 2, 2], ("a b b", [1, 3, 5])),
+        ([1, 4, 5, 2], ("aü b", [1, 1, 2, 4])),
+        ([1, 4], ("a�", [1, 2])),
+        ([], ("", [])),
+    ],
+)
+def test_a_text_is_split_where_its_tokens_end(ids: list[int], expected: object) -> None:
+    assert steps.pieces(ids, lambda of: decode(list(of))) == expected
