@@ -93,10 +93,12 @@ def says_which_runs_learn_and_what_they_gained(reader: StoreReader, _run: int, t
     rows = text.split("▌1 Runs▐")[1].splitlines()[2:]  # below the header and the frame
     for run in reader.runs():
         evaluations = reader.evaluations(run.key)
-        first, last = evaluations[0], evaluations[-1]
+        sampled = [item for item in evaluations if item.mode == "sampled"] or evaluations
+        first, last = sampled[0], sampled[-1]
         shares = [item.metrics["eval/accuracy"] for item in (first, last)]
-        smooth = [(share * 128 + 1) / 130 for share in shares]
-        error = math.sqrt(sum(share * (1 - share) / 128 for share in smooth))
+        count = last.problems * last.samples
+        smooth = [(right * count + 1) / (count + 2) for right in shares]
+        error = math.sqrt(sum(right * (1 - right) / count for right in smooth))
         learns = shares[1] - shares[0] > 2 * error and run.name not in (ENDED, LIVE)
         row = next(line for line in rows if f" {run.name} " in line)
         assert ("learning" in row) == learns, row
