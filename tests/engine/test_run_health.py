@@ -46,6 +46,7 @@ CASES: tuple[tuple[str, RunFacts, Word], ...] = (
     ("KL explosion", facts(0.30, 0.06, alerts=("format_hacking", "reward_fell")), "broken"),
     ("rate x 30", facts(0.30, 0.0, alerts=("kl_above_limit", "held_out_fell")), "broken"),
     ("falls after its best", facts(0.30, 0.88, 0.45), "broken"),
+    ("falls below its start", facts(0.30, 0.14), "broken"),
     ("failing reward", facts(0.30, 0.60, alerts=("reward_exception",)), "broken"),
     ("failed", facts(0.30, 0.60, error="out of memory"), "broken"),
     ("far from its reference", facts(0.30, 0.60, alerts=("kl_above_limit",)), "unstable"),
