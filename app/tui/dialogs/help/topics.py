@@ -84,9 +84,9 @@ def metric_part(name: str, snapshot: Snapshot | None = None) -> HelpPart:
 def setting_part(path: str) -> HelpPart:
     """Describe a setting: its effect, range and default."""
     from grpo_engine.config.declaration import as_text
-    from grpo_engine.config.parse import settings
+    from grpo_engine.config.parse import entries, settings
 
-    info = settings().get(path)
+    info = settings().get(path) or entries().get(path)
     if info is None:
         return HelpPart(path, (("", "There is no such setting."),))
     empty = "set by the recipe" if path.startswith("algorithm.") else "nothing"

@@ -10,18 +10,20 @@ from typing import Any
 import pytest
 
 from grpo_engine import events as ev
-from grpo_engine.config.parse import build
+from grpo_engine.config.parse import build, entries, settings
 from grpo_engine.config.recipes import recipe
+from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.inspector.lab import VARIED, LossEffect, together
 from grpo_tui.app.inspector.stored import load_step, run_info
 from grpo_tui.app.text.numbers import short
+from grpo_tui.app.tui.dialogs.help.topics import topic_part
 from grpo_tui.app.tui.screens.new_run.screen import NewRunScreen
 from grpo_tui.app.tui.screens.rollouts.lab.render import (
     rollout_lines,
     table_lines,
     token_lines,
 )
-from grpo_tui.app.tui.screens.rollouts.lab.screen import EffectPanel, LabScreen
+from grpo_tui.app.tui.screens.rollouts.lab.screen import EffectPanel, LabScreen, LabSettingsPanel
 from grpo_tui.app.tui.screens.rollouts.lab.state import LabView, read_step, spread
 from grpo_tui.app.tui.screens.rollouts.screen import RolloutsScreen
 from grpo_tui.app.tui.widgets.panel import cells, plain_text
@@ -244,3 +246,11 @@ def test_a_long_run_is_read_in_evenly_spread_steps() -> None:
     many = spread(tuple(range(1000)), 100)
     assert (len(many), many[0], many[-1]) == (100, 0, 999)
     assert {b - a for a, b in itertools.pairwise(many)} == {10, 11}
+
+
+def test_every_setting_that_can_be_changed_is_explained() -> None:
+    for index in range(len(VARIED)):
+        panel = LabSettingsPanel(None)  # type: ignore[arg-type]  # only `paint` reads it
+        panel.set_reactive(LabSettingsPanel.selected, index)
+        assert "no such setting" not in str(topic_part(panel.topic(), Snapshot())), panel.topic()
+        assert panel.path in {**settings(), **entries()}

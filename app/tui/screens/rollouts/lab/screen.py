@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.reactive import reactive
 
-from grpo_engine.config.parse import settings
+from grpo_engine.config.parse import entries, settings
 from grpo_engine.config.recipes import SETTINGS, Recipe
 from grpo_engine.errors import EngineError
 from grpo_tui.app.feed.snapshot import Snapshot
@@ -61,7 +61,13 @@ class LabSettingsPanel(LabPanel):
         return NAMES[self.selected]
 
     def topic(self) -> str:
-        return f"setting:algorithm.{'recipe' if self.setting == 'name' else self.setting}"
+        return f"setting:{self.path}"
+
+    @property
+    def path(self) -> str:
+        """The path of the selected setting; some are entries of the options."""
+        path = f"algorithm.{'recipe' if self.setting == 'name' else self.setting}"
+        return path if path in settings() else f"algorithm.options.{self.setting}"
 
     def paint(self, width: int, height: int) -> list[Line]:
         """One line per setting, and what the selected one does."""
@@ -69,7 +75,7 @@ class LabSettingsPanel(LabPanel):
         lines = render.setting_lines(base, recipe, self.selected, width)
         text = card_of(recipe.name).summary
         if self.setting != "name":
-            text = settings()[f"algorithm.{self.setting}"].help
+            text = {**settings(), **entries()}[self.path].help
         return [*lines, [], *paragraph(text, width, max(1, height - len(lines) - 1), "label")]
 
     def action_move(self, rows: int, columns: int) -> None:
