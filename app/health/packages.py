@@ -10,6 +10,7 @@ OPTIONAL: Final = (
     ("math-verify", "tasks", "rewards that compare mathematics, not text"),
     ("pyarrow", "parquet", "data sets in Parquet files"),
     ("datasets", "hub", "data sets from a hub"),
+    ("matplotlib", "plots", "figures for papers"),
     ("wandb", "trackers", "live logs and exports to Weights & Biases"),
     ("trackio", "trackers", "live logs and exports to trackio"),
 )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         Ranking,
         SettingDifference,
     )
+    from grpo_tui.experiments.reader import StoreReader
     from grpo_tui.experiments.values import RunSummary
 
 ALPHA = 0.05
@@ -387,6 +388,21 @@ def setting_name(comparison: "Comparison", runs: Sequence[str]) -> str:
     ]
     count = f"{len(runs)} seeds"
     return f"{', '.join(parts)} ({count})" if parts else count
+
+
+def names_of_settings(
+    reader: "StoreReader", runs: "Sequence[RunSummary]"
+) -> "dict[str, list[RunSummary]]":
+    """The runs by the name of their setting: those that differ only in their seed together."""
+    from grpo_tui.experiments.compare.runs import compare
+
+    if len(runs) < 2:
+        return {run.title: [run] for run in runs}
+    result = compare(reader, runs)
+    return {
+        setting_name(result, ids): [run for run in runs if run.id in ids]
+        for ids in columns_of(result, pooled=True)
+    }
 
 
 def _distinguishing(comparison: "Comparison") -> "Sequence[SettingDifference]":

@@ -1,5 +1,6 @@
 """Curves in the shell: what `plot`, `report` and `compare` draw, and on which kind of output."""
 
+import csv
 import math
 import os
 import re
@@ -14,8 +15,10 @@ from hypothesis import strategies as st
 from grpo_tui.app import exit_codes
 from grpo_tui.app.charts.series import Series
 from grpo_tui.app.cli.curves import MIN_WIDTH, ChartOptions, lines_of, metric_chart, terminal
+from grpo_tui.experiments.compare.statistics import mean_interval
 from grpo_tui.experiments.values import MetricSeries
 from tests.app.calls import Cli, caller
+from tests.app.compared import refs_of, sweep_of_settings
 from tests.experiments.made import config, evaluated, record_run
 
 PLAIN = ChartOptions(width=40, unicode=False)
@@ -176,6 +179,75 @@ def test_json_has_the_stored_values(cli: Cli) -> None:
         ("reward", "brave-fox", [1, 2, 3, 4]),
     ]
     assert all(len(one["values"]) == len(one["steps"]) for one in data)
+
+
+def points_of(svg: str, gid: str) -> list[tuple[float, float]]:
+    """The points of a line in a figure, in the file's units."""
+    path = re.search(rf'<g id="{re.escape(gid)}">\s*<path d="([^"]*)"', svg)
+    assert path is not None
+    numbers = re.findall(r"[ML] (\S+) (\S+)", path[1])
+    return [(float(x), float(y)) for x, y in numbers]
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture
+def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store with two settings of three seeds each."""
+    path = sweep_of_settings(tmp_path, betas=(0.04, 0.4), seeds=3, steps=6)
+    monkeypatch.setenv("GRPO_TUI_DB", str(path))
+    return path
+
+
+def test_the_numbers_of_a_figure_are_those_of_the_store(cli: Cli, sweep: Path) -> None:
+    out, names = sweep.with_name("f.svg"), ("b0.04-s0", "b0.4-s0")
+    words = ("plot", *names, "--metric", "reward", "--metric", "eval/accuracy", "--out", str(out))
+    assert cli(*words, "--data").code == exit_codes.OK
+    svg, stored = out.read_text(encoding="utf-8"), cli("plot", *names, "--json").data
+    lines = [points_of(svg, f"reward {name}") for name in names]
+    steps, values = stored[0]["steps"], stored[0]["values"]
+    # two points of the first line say where all others are
+    (x0, y0), (x1, y1) = lines[0][0], lines[0][-1]
+    x_size, y_size = (x1 - x0) / (steps[-1] - steps[0]), (y1 - y0) / (values[-1] - values[0])
+    for line, run in zip(lines, stored, strict=True):
+        shown = [(steps[0] + (x - x0) / x_size, values[0] + (y - y0) / y_size) for x, y in line]
+        pairs = zip(run["steps"], run["values"], strict=True)
+        assert shown == [pytest.approx(pair, rel=1e-4) for pair in pairs]
+    written = [row for row in rows_of(out.with_suffix(".csv")) if row["name"] == names[0]]
+    assert [float(row["value"]) for row in written if row["metric"] == "reward"] == values
+    assert "training step" in svg
+    assert "held-out accuracy, sampled (%)" in svg
+
+
+def test_the_seeds_of_a_setting_are_one_line_with_its_interval(cli: Cli, sweep: Path) -> None:
+    out, refs = sweep.with_name("f.pdf"), refs_of(sweep)
+    assert cli("plot", *refs, "--metric", "kl", "--out", str(out), "--data").code == 0
+    assert out.read_bytes().startswith(b"%PDF")
+    rows = rows_of(out.with_suffix(".csv"))
+    assert {row["name"] for row in rows} == {"beta 0.04 (3 seeds)", "beta 0.4 (3 seeds)"}
+    runs = cli("plot", *refs, "--metric", "kl", "--json").data
+    seeds = [run["values"][2] for run in runs if run["name"].startswith("b0.04")]
+    third = next(row for row in rows if row["step"] == "3" and "0.04" in row["name"])
+    numbers = [float(third[name]) for name in ("value", "low", "high")]
+    assert numbers == pytest.approx([sum(seeds) / 3, *mean_interval(seeds, (0.0, math.inf))])
+
+
+def test_a_figure_needs_a_format_and_its_package_and_takes_any_name(
+    cli: Cli, sweep: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli("plot", "@last", "--out", str(sweep.with_name("f.gif"))).code == exit_codes.USAGE
+    assert "--data writes" in cli("plot", "@last", "--data").err
+    assert cli("runs", "rename", "b0.4-s0", "_$\\frac{<b>").code == exit_codes.OK
+    done = cli("plot", "_$\\frac{<b>", "b0.04-s0", "--out", str(sweep.with_name("f.svg")))
+    assert done.code == exit_codes.OK, done.err
+    assert "_$\\frac{&lt;b&gt;" in sweep.with_name("f.svg").read_text(encoding="utf-8")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    done = cli("plot", "@last", "--out", str(sweep.with_name("g.png")))
+    assert (done.code, sweep.with_name("g.png").exists()) == (exit_codes.FAILED, False)
+    assert "pip install 'grpo-tui[plots]'" in done.err
 
 
 def test_a_report_has_the_curve_of_the_reward(cli: Cli) -> None:

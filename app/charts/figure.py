@@ -1,0 +1,127 @@
+"""Figures for papers through matplotlib: a panel for each metric, a line for each setting.
+
+Lines differ in lightness and in dashes as well as in colour, so that they are told apart in grey
+and by the colour-blind.
+"""
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from grpo_engine.errors import EngineError
+from grpo_engine.metrics import spec
+from grpo_tui.app.charts.lines import Curve
+from grpo_tui.app.text.safe_text import clip, safe
+
+FORMATS = (".svg", ".png", ".pdf")
+COLUMNS, PANEL = 3, (2.9, 2.1)  # panels beside each other, and inches of one
+NAME = 48  # cells of a line's name
+# colours by Okabe and Ito, dark to light, and dashes
+LINES = (
+    ("#000000", "-"),
+    ("#0072B2", "--"),
+    ("#D55E00", "-."),
+    ("#009E73", ":"),
+    ("#CC79A7", (0, (6, 1, 1, 1, 1, 1))),
+    ("#E69F00", (0, (8, 2))),
+)
+STYLE: Mapping[str, Any] = {
+    "font.size": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "axes.grid": True,
+    "grid.linewidth": 0.4,
+    "grid.color": "#dddddd",
+    "lines.linewidth": 1.3,
+    "legend.frameon": False,
+    "legend.handlelength": 3.0,
+    "path.simplify": False,  # each stored number is a point of the file
+    "svg.fonttype": "none",
+    "svg.hashsalt": "grpo-tui",
+    "pdf.fonttype": 42,
+    "savefig.dpi": 300,
+}
+
+Curves = Mapping[str, Mapping[str, Curve]]  # by metric and by the name of a line
+
+
+class PlotsMissingError(EngineError):
+    """The package that draws figures is not installed."""
+
+
+def save(curves: Curves, out: Path, format: str) -> None:
+    """Draw the figure and write it, without the time: the same numbers give the same file."""
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise PlotsMissingError(
+            f"figures need the package matplotlib ({error}): pip install 'grpo-tui[plots]'"
+        ) from error
+    columns = min(COLUMNS, len(curves))
+    rows = -(-len(curves) // columns)
+    style: Any = STYLE  # stubs of matplotlib name each key
+    with matplotlib.rc_context(style), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # a box is drawn in its place
+        figure = Figure(figsize=(PANEL[0] * columns, PANEL[1] * rows + 0.3), layout="constrained")
+        panels = figure.subplots(rows, columns, squeeze=False).flat
+        names = list(dict.fromkeys(name for by_name in curves.values() for name in by_name))
+        handles: dict[str, Any] = {}
+        for panel, (key, by_name) in zip(panels, curves.items(), strict=False):
+            handles |= _draw(panel, key, by_name, names)
+        for panel in list(figure.axes)[len(curves) :]:
+            panel.remove()
+        if len(names) > 1:
+            texts = [clip(name, NAME) for name in handles]
+            legend = figure.legend(
+                handles.values(), texts, loc="outside upper center", ncols=min(4, len(texts))
+            )
+            for text in legend.get_texts():
+                text.set_parse_math(False)
+        times = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+        figure.savefig(out, format=format, metadata=times.get(format, {}))
+
+
+def _draw(
+    panel: Any, key: str, by_name: Mapping[str, Curve], names: Sequence[str]
+) -> dict[str, Any]:
+    """Draw the lines of a metric with their bands; return them by name."""
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+    metric = spec(key)
+    unit = {"share": "%"}.get(metric.unit, metric.unit)
+    label = f"{metric.label} ({unit})" if unit else metric.label
+    panel.set_ylabel(safe(label), parse_math=False)
+    panel.set_xlabel("training step")
+    panel.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    if metric.unit == "share":
+        panel.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=""))
+    handles = {}
+    for name, curve in by_name.items():
+        colour, dashes = LINES[names.index(name) % len(LINES)]
+        few = "o" if len(curve.steps) <= 12 else None
+        style = {"color": colour, "linestyle": dashes, "marker": few, "markersize": 2.5}
+        (handles[name],) = panel.plot(curve.steps, curve.values, gid=f"{key} {name}", **style)
+        if list(curve.low) != list(curve.high):
+            panel.fill_between(curve.steps, curve.low, curve.high, color=colour, alpha=0.15, lw=0)
+        elif list(curve.low) != list(curve.values):  # the values that the curve smooths
+            panel.plot(curve.steps, curve.low, color=colour, alpha=0.4, lw=0.5)
+    return handles
+
+
+def rows(curves: Curves) -> Iterator[dict[str, Any]]:
+    """The numbers of a figure: a row for each point."""
+    for key, by_name in curves.items():
+        for name, curve in by_name.items():
+            points = zip(curve.steps, curve.values, curve.low, curve.high, strict=True)
+            for step, value, low, high in points:
+                yield {
+                    "metric": key,
+                    "name": name,
+                    "step": step,
+                    "value": value,
+                    "low": low,
+                    "high": high,
+                }

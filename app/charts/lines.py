@@ -1,0 +1,68 @@
+"""Whole curves for figures and pages: of a stored run, or the mean over a setting's seeds."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from grpo_engine.frozen import frozen
+from grpo_engine.metrics import natural_range
+from grpo_tui.app.charts.series import EVALUATIONS, SMOOTHING, PixelColumn, Series, Trace, band
+from grpo_tui.experiments.values import RunSummary
+
+if TYPE_CHECKING:
+    from grpo_tui.experiments.reader import StoreReader
+
+Runs = Sequence[RunSummary]  # one run, or the seeds of a setting
+
+
+@frozen
+class Curve:
+    """A curve by step; from `low` to `high` is its 95 % interval, or else the recorded value."""
+
+    steps: Sequence[int]
+    values: Sequence[float]
+    low: Sequence[float]
+    high: Sequence[float]
+
+
+def curve_of(
+    reader: "StoreReader", runs: Runs, key: str, smoothing: float = SMOOTHING
+) -> Curve | None:
+    """The curve of a metric; None if none of the runs has a number of it."""
+    all_series = [_series(reader, run, key, smoothing) for run in runs]
+    present = [series for series in all_series if series.count]
+    if not present:
+        return None
+    if len(runs) > 1:
+        columns = band([_trace(series) for series in present], natural_range(key)).columns
+        return Curve(
+            steps=[item.x for item in columns],
+            values=[item.end for item in columns],
+            low=[item.low for item in columns],
+            high=[item.high for item in columns],
+        )
+    (series,) = present
+    low, high = (_end(reader, runs[0], key, series, end) for end in ("low", "high"))
+    return Curve(steps=series.steps, values=series.line, low=low, high=high)
+
+
+def _series(reader: "StoreReader", run: RunSummary, key: str, smoothing: float) -> Series:
+    stored = reader.metric_series(run.key, key)
+    return Series.of(key, stored.steps, stored.values, smoothing)
+
+
+def _trace(series: Series) -> Trace:
+    """A column for each step, so that a band has the values themselves."""
+    points = zip(series.steps, series.line, strict=True)
+    return Trace(tuple(PixelColumn(step, value, value, (value,)) for step, value in points))
+
+
+def _end(
+    reader: "StoreReader", run: RunSummary, key: str, series: Series, end: str
+) -> Sequence[float]:
+    """One end of the interval of a held-out metric; the recorded values where there is none."""
+    if not key.startswith(EVALUATIONS):
+        return series.values
+    stored = reader.metric_series(run.key, f"{key}_{end}")
+    ends = dict(zip(stored.steps, stored.values, strict=True))
+    return [ends.get(step, math.nan) for step in series.steps] if ends else series.values
