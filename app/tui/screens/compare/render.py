@@ -117,7 +117,7 @@ def legend_lines(view: CompareView, width: int) -> list[Line]:
             space -= size
     name = space + NAME_WIDTH
     heads = "".join(column[0][0] for column in columns)
-    room = name + 2 + len(heads)  # the metric's name goes on above a column's free cells
+    room = name + 1 + len(heads)  # the metric's name goes on above a column's free cells
     title = clip(spec(view.metric).label, room - len(heads.lstrip()) - 1)
     lines = [[(" " * 4 + title + heads.lstrip().rjust(room - cell_len(title)), "label")]]
     for run, *row in zip(view.runs, *(column[1:] for column in columns), strict=True):
