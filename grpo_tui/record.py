@@ -29,7 +29,10 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from grpo_engine import events as ev
+from grpo_engine.alerts.rules import RunLimits
+from grpo_engine.alerts.state import Alerts
 from grpo_engine.config.parse import SECTIONS, build
+from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError, quoted
 from grpo_engine.events import Finish, Origin, Severity, UpdateTotals
 from grpo_engine.frozen import frozen
@@ -292,13 +295,13 @@ def run(
                 f"{field} must be a text, got {quoted(text)}; leave it out if unknown"
             )
     try:
-        tree = _tree(name, settings or {}, model, task, seed, steps)
+        tree, config = _tree(name, settings or {}, model, task, seed, steps)
         tree["trainer"] = {"name": trainer, "version": version}
         label = f"{trainer} {version}".strip()
         recorder = start_run(store_path(store), tree, name=name, tags=tuple(tags), origin=label)
     except (ConfigError, StoreError, OSError) as error:
         raise RecordError(f"the run cannot be recorded: {error}") from error
-    return Run(recorder, tree)
+    return Run(recorder, tree, _limits(config, "algorithm" in tree))
 
 
 def _tree(
@@ -308,13 +311,15 @@ def _tree(
     task: str,
     seed: int | None,
     steps: int | None,
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], RunConfig]:
     """The settings as they are stored: those of this program by its names, others as `theirs`."""
     tree: dict[str, Any] = {}
     theirs: dict[str, Any] = {}
     for path, value in settings.items():
         section, _, leaf = str(path).partition(".")
-        if section in SECTIONS and leaf:
+        if path in RunConfig.settings():  # those without a section
+            tree[path] = value
+        elif section in SECTIONS and leaf:
             tree.setdefault(section, {})[leaf] = value
         elif section in SECTIONS and isinstance(value, Mapping):
             tree[section] = {**tree.get(section, {}), **value}
@@ -325,17 +330,31 @@ def _tree(
     for section, leaf, value in (("model", "path", model), ("task", "name", task)):
         if value:
             tree[section] = {leaf: value, **tree.get(section, {})}
-    build(tree, "settings")
-    return tree | ({"theirs": ev.encode(theirs)} if theirs else {})
+    config = build(tree, "settings")
+    return tree | ({"theirs": ev.encode(theirs)} if theirs else {}), config
+
+
+def _limits(config: RunConfig, has_algorithm: bool) -> RunLimits:
+    """What the rules of alerts know; those that read settings need the run's algorithm."""
+    if not has_algorithm:
+        return RunLimits(has_bounds=False, thresholds=config.alerts)
+    recipe = config.algorithm.resolved()
+    return RunLimits(
+        updates_per_step=recipe.passes * recipe.minibatches,
+        has_bounds=recipe.trust_rule.stops_at == "bounds",
+        sequence_ratio=recipe.has_sequence_ratio,
+        corrected=recipe.importance_cap > 0,
+        thresholds=config.alerts,
+    )
 
 
 class Run:
     """A run that is being recorded; with `with` it ends by itself, after an exception as failed."""
 
-    def __init__(self, recorder: Recorder, tree: Mapping[str, Any]) -> None:
+    def __init__(self, recorder: Recorder, tree: Mapping[str, Any], limits: RunLimits) -> None:
         self.id, self.name = recorder.id, recorder.name
         self._recorder, self._begun = recorder, time.monotonic()
-        self._step, self._tokens = 0, 0
+        self._step, self._tokens, self._alerts = 0, 0, Alerts(limits)
         self._counts = True  # whether all tokens so far were counted
         self._computed: set[str] = set()
         self._said: set[str] = set()
@@ -424,7 +443,13 @@ class Run:
                 tokens=self._total_tokens(trained, given),
                 elapsed=time.monotonic() - self._begun,
             )
-            self._put(finished)
+            self._judged(finished)
+
+    def _judged(self, event: ev.StepFinished | ev.EvaluationFinished) -> None:
+        """Record the event and the alerts that follow from it."""
+        self._put(event)
+        for alert in self._alerts.observe(event):
+            self._put(alert)
 
     def _total_tokens(self, groups: Sequence[ev.Group], given: Mapping[str, float]) -> int | None:
         """All tokens so far, as the trainer counts them, or those of the answers."""
@@ -456,7 +481,7 @@ class Run:
             )
             values = _evaluated(rows) | _metrics("metrics", metrics)
             number = _step(step, least=0)
-            self._put(
+            self._judged(
                 ev.EvaluationFinished(
                     step=number,
                     moment="during" if number else "before",

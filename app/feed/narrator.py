@@ -269,6 +269,8 @@ def _group(group: Group) -> str:
         return f"{head}: the data's own answer; every token of it is made likelier."
     pushes = [rollout.advantage for rollout in group.rollouts if rollout.advantage is not None]
     if not pushes:
+        if group.origin == "train" and not group.no_signal:
+            return f"{head}: its advantages were not recorded."
         return f"{head}: not used for training."
     up = sorted({signed(push) for push in pushes if push > 0}, reverse=True)
     down = sorted({short(push) for push in pushes if push < 0})

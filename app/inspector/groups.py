@@ -117,6 +117,8 @@ def balance(group: GroupView) -> str:
         return "not trained on"
     if group.demonstrated:
         return "the data's own answer; no reward scores it"
+    if not group.no_signal and all(rollout.advantage is None for rollout in group.rollouts):
+        return "advantages were not recorded"
     advantages = [rollout.advantage or 0.0 for rollout in group.rollouts]
     if any(advantages):
         ups, downs = sum(a > 0 for a in advantages), sum(a < 0 for a in advantages)

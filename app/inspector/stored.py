@@ -255,6 +255,6 @@ def load_group(
 
 def split(text: str, row: RecordedTokens) -> tuple[str, ...]:
     """An answer split into tokens, or in one piece if they are unknown."""
-    if len(row.ends) != len(row.ids):
+    if len(row.ends) != len(row.ids) or (text and not row.ids):
         return (text,)
     return tuple(text[start:end] for start, end in pairwise((0, *row.ends)))

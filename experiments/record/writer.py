@@ -76,7 +76,7 @@ class RunWriter(StoreFile):
     def _blob(self, event: ev.Event) -> bytes:
         """Encode the token numbers of an event; empty if none are recorded."""
         match event:
-            case ev.GroupScored(group=group) if self._has_tokens(event.step, group.origin):
+            case ev.GroupScored(group=group) if self._has_tokens(event.step, group.origin, group):
                 return encode(
                     group.prompt_ids,
                     [
@@ -94,7 +94,9 @@ class RunWriter(StoreFile):
                 return encode((), event.numbers)
         return b""
 
-    def _has_tokens(self, step: int, origin: str) -> bool:
+    def _has_tokens(self, step: int, origin: str, group: ev.Group | None = None) -> bool:
+        if group is not None and all(rollout.without_ids for rollout in group.rollouts):
+            return False
         pinned = origin == "pinned"
         has_tokens = {"all": True, "every": pinned or step % 10 == 0, "pinned": pinned}
         return has_tokens.get(self.recorded, False)
@@ -193,7 +195,7 @@ class RunWriter(StoreFile):
         self, rows: Rows, row: Row, group: ev.Group, scored: Any, ids: Iterator[int]
     ) -> None:
         """Add a group and its rollouts, which get the next ids."""
-        has_tokens = self._has_tokens(row["step"], group.origin)
+        has_tokens = self._has_tokens(row["step"], group.origin, group)
         tokens_seq = scored.seq if scored else None
         of_tokens = scored.event.numbers if scored else ()
         numbers = {item.index: of_event(ROLLOUT, item) for item in of_tokens}

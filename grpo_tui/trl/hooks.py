@@ -75,7 +75,8 @@ def _begin(
     model = str(getattr(trainer.model.config, "_name_or_path", ""))
     known = {key: value for key, value in values.items() if key in TRANSLATED}
     settings, notes = translated(known | {"model_name_or_path": model})
-    options: dict[str, Any] = {"model": model, "task": task, "seed": args.seed}
+    count = settings.pop("steps", None)
+    options: dict[str, Any] = {"model": model, "task": task, "seed": args.seed, "steps": count}
     version = importlib.metadata.version("trl")
     begin = functools.partial(
         record.run, name, trainer="TRL", version=version, store=store, tags=tags, **options

@@ -15,6 +15,11 @@ import pytest
 from grpo_engine import events as ev
 from grpo_tui import record
 from grpo_tui.app.cli.main import main
+from grpo_tui.app.feed.narrator import narrate
+from grpo_tui.app.feed.stored import snapshot_of
+from grpo_tui.app.inspector.groups import balance
+from grpo_tui.app.inspector.stored import load_group, load_step
+from grpo_tui.app.tui.screens.watch.render import end_mark
 from grpo_tui.experiments.errors import OtherTrainerError
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.recorded_events import events_after
@@ -265,6 +270,42 @@ def test_requests_from_a_screen_are_refused_and_tags_and_notes_are_not(store: Pa
         run.note("half of it")
     with StoreReader(store) as reader:
         assert reader.resolve("theirs").tags == ("foreign",)
+
+
+def test_screens_say_what_was_not_recorded(store: Path) -> None:
+    with record.run("bare", trainer="loop", store=store) as run:
+        run.step(1, [record.group("2 + 2 = ", answers(0.0, 1.0))])
+    with StoreReader(store) as reader:
+        base = load_step(reader, reader.resolve("bare").key, None)
+        detail = load_group(reader, base, base.groups[0])
+        snapshot = snapshot_of(reader, base.run.key, 1)
+    assert [answer.texts for answer in detail.completions] == [("answer 0.0",), ("answer 1.0",)]
+    assert detail.missing == "loop did not record tokens"
+    assert balance(base.groups[0]) == "advantages were not recorded"
+    assert "its advantages were not recorded" in " ".join(narrate(snapshot))
+    assert [end_mark(answer) for answer in base.groups[0].rollouts] == [("", "label")] * 2
+
+
+def test_token_numbers_without_a_loss_are_shown_without_shares(store: Path) -> None:
+    numbers = [-0.5, -1.0]
+    answer = record.rollout("ab", reward=1.0, ids=[1, 2], ends=[1, 2], old=numbers)
+    with record.run("bare", trainer="loop", store=store) as run:
+        run.step(1, [record.group("2 + 2 = ", [answer])])
+    with StoreReader(store) as reader:
+        base = load_step(reader, reader.resolve("bare").key, None)
+        detail = load_group(reader, base, base.groups[0])
+    assert detail.missing == "loop did not record its loss (settings algorithm.recipe)"
+    (row,) = [answer.row for answer in detail.completions]
+    assert row is not None
+    assert (row.old, detail.completions[0].texts) == ((-0.5, -1.0), ("a", "b"))
+
+
+def test_alerts_are_raised_from_the_metrics_that_are_given(store: Path) -> None:
+    with record.run(store=store) as run:
+        for step in range(1, 12):
+            run.step(step, metrics={"kl": 5.0, "reward": 0.5})
+    rules = {event.rule for event in stored(store) if isinstance(event, ev.AlertRaised)}
+    assert rules == {"kl_above_limit"}
 
 
 def test_events_with_absent_numbers_are_equal_after_json() -> None:

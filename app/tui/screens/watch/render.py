@@ -179,7 +179,11 @@ def end_mark(rollout: StepRollout) -> Span:
         return " ⚙", "label"
     if rollout.finish is None:
         return "▌", "accent"
-    ends = {"environment_error": (" [failed]", "bad"), "turns": (" [no turn left]", "warn")}
+    ends = {
+        "": ("", "label"),  # not recorded
+        "environment_error": (" [failed]", "bad"),
+        "turns": (" [no turn left]", "warn"),
+    }
     usual = (" [cut]", "warn") if rollout.finish in CUT else ("▪", "label")
     return ends.get(rollout.finish, usual)
 
