@@ -97,7 +97,7 @@ class Board:
             rollouts[delta.index] = replace(
                 rollout,
                 text=rollout.text + delta.text,
-                tokens=(rollout.tokens or 0) + delta.tokens,
+                tokens=None if delta.tokens is None else (rollout.tokens or 0) + delta.tokens,
                 finish=delta.finish or rollout.finish,
                 spans=rollout.spans + delta.spans,
                 waits_since=time.time() if delta.waits else None,

@@ -226,7 +226,7 @@ class RowDelta:
     group: int
     index: int
     text: str
-    tokens: int
+    tokens: int | None  # None in the replay of a run that did not record them
     finish: Finish | None = None
     spans: tuple[Span, ...] = sparse()
     waits: bool = field(default=False, metadata={"sparse": True})

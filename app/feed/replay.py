@@ -135,6 +135,7 @@ def _spans(length: float, last: ev.StepFinished) -> list[float]:
 def _sampling(start: float, length: float, step: int, groups: list[ev.Group]) -> Iterator[Timed]:
     rollouts = [(group.index, item, _ends(item)) for group in groups for item in group.rollouts]
     rows = len(rollouts)
+    counted = all(item.model_tokens is not None for _, item, _ in rollouts)
     yield Timed(start, ev.PhaseStarted(step=step, phase="generate", total=rows))
     prompts = tuple(
         ev.PromptStarted(
@@ -166,7 +167,7 @@ def _sampling(start: float, length: float, step: int, groups: list[ev.Group]) ->
                 tokens=sampled,
                 total=rows,
                 finished=sum(len(ends) <= high for *_, ends in rollouts),
-                tokens_per_second=sampled / max(1e-9, seconds),
+                tokens_per_second=sampled / max(1e-9, seconds) if counted else 0.0,
             ),
         )
 
@@ -189,7 +190,7 @@ def _delta(
     return ev.RowDelta(
         group=group,
         index=rollout.index,
-        tokens=high - low,
+        tokens=None if rollout.model_tokens is None else high - low,
         spans=spans,
         text=rollout.text[ends[low - 1] if low else 0 : ends[high - 1]],
         finish=rollout.finish if high == len(ends) else None,

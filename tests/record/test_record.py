@@ -16,6 +16,7 @@ from grpo_engine import events as ev
 from grpo_tui import record
 from grpo_tui.app.cli.main import main
 from grpo_tui.app.feed.narrator import narrate
+from grpo_tui.app.feed.replay import timed
 from grpo_tui.app.feed.stored import snapshot_of
 from grpo_tui.app.inspector.groups import balance
 from grpo_tui.app.inspector.stored import load_group, load_step
@@ -298,6 +299,18 @@ def test_token_numbers_without_a_loss_are_shown_without_shares(store: Path) -> N
     (row,) = [answer.row for answer in detail.completions]
     assert row is not None
     assert (row.old, detail.completions[0].texts) == ((-0.5, -1.0), ("a", "b"))
+
+
+def test_a_replay_counts_no_tokens_that_were_not_recorded(store: Path) -> None:
+    with record.run(store=store) as run:
+        run.step(1, [record.group("2 + 2 = ", answers(0.0, 1.0))])
+    deltas = [
+        item.event
+        for item in timed((None, event) for event in stored(store))
+        if isinstance(item.event, ev.RolloutsAdvanced)
+    ]
+    assert {row.tokens for event in deltas for row in event.rows} == {None}
+    assert {event.tokens_per_second for event in deltas} == {0.0}
 
 
 def test_alerts_are_raised_from_the_metrics_that_are_given(store: Path) -> None:
