@@ -327,7 +327,7 @@ def test_the_text_on_the_board_adds_up_to_the_text_of_the_rollout(policy: Policy
             key = (delta.group, delta.index)
             shown[key] = shown.get(key, "") + delta.text
             ends[key] = delta.finish
-            lengths[key] += (delta.tokens or 0)
+            lengths[key] += delta.tokens or 0
             spans[key] = [*spans.get(key, []), *delta.spans]
             waits |= {key} if delta.waits else set()
             assert not delta.waits or delta.finish is None
