@@ -169,6 +169,12 @@ def _answer(
         if parts
         else ((span.start, span) for span in rollout.spans)
     )
+    replies = {i for i, part in enumerate(parts) if part.is_reply}
+    replies |= row.reply_positions if row else set()
+
+    def shown(text: str) -> str:
+        return EMPTY_SIGN if choice.redact or not text else safe(text, "⏎\n")
+
     return {
         "name": letter(rollout.index),
         "reward": short(rollout.reward),
@@ -188,15 +194,17 @@ def _answer(
             ]
             for reward in rollout.rewards
         ],
-        "texts": [EMPTY_SIGN if choice.redact or not text else safe(text, "⏎\n") for text in texts],
+        "texts": [
+            safe(text, "\n").strip("\n") if i in replies and not choice.redact else shown(text)
+            for i, text in enumerate(texts)
+        ],
         "thinking": completion.thinking,
         "turns": {
             place: _turn(span, clean, redact=choice.redact)
             for place, span in spans
             if span is not None and span.length
         },
-        "replies": [i for i, part in enumerate(parts) if part.is_reply]
-        or sorted(row.reply_positions if row else ()),
+        "replies": sorted(replies),
         "clipped": [i for i, loss in enumerate(completion.losses) if loss.side != "free"],
         "facts": _facts(completion, run),
     }

@@ -10,6 +10,7 @@
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
   // -- curves
+  const STEPS = [...Array(8).keys()].flatMap((power) => [1, 2, 5].map((n) => n * 10 ** power));
   const plots = [];
   const number = (value, unit) => {
     if (value == null) return "–";
@@ -27,7 +28,9 @@
     const tables = lines.map((line) => [line.x, line.low, line.high, line.y]);
     for (const line of lines) {
       const stroke = colour(`--s${line.line % 6}`), first = series.length;
-      const edge = { class: "band", stroke: `${stroke}55`, width: 1, points: { show: false } };
+      // the recorded values of a step are one line, an interval is an area without edges
+      const width = line.low.some((value, i) => value !== line.high[i]) ? 0 : 1;
+      const edge = { class: "band", stroke: `${stroke}77`, width, points: { show: false } };
       bands.push({ series: [first + 1, first], fill: `${stroke}22` });
       const dash = line.line >= 6 ? [6, 4] : undefined;
       const label = data.lines[line.line] || "value";
@@ -41,7 +44,7 @@
       hooks: { setCursor: [(u) => u.cursor.idx == null && u.setLegend({ idx: u.data[0].length - 1 })] },
       cursor: { sync: { key: "step" }, drag: { x: true, y: false } },
       scales: { x: { time: false } },
-      axes: [{ ...axis, size: 32 }, { ...axis, size: 56, values: (_, v) => v.map((x) => number(x, chart.unit)) }],
+      axes: [{ ...axis, size: 32, incrs: STEPS }, { ...axis, size: 56, values: (_, v) => v.map((x) => number(x, chart.unit)) }],
     };
     const result = new uPlot(options, joined, figure);
     result.setLegend({ idx: joined[0].length - 1 });

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
 
 LIMIT = 5_000_000  # bytes
+CAPTIONS = {"Held-out": "means with their 95 % interval and the number of answers"}
 LARGE = ("eval/accuracy", "eval/greedy/accuracy", "reward")
 NAMED = 3  # runs in a title
 NAME = 60  # cells of a run's or a setting's name in a list
@@ -72,7 +73,9 @@ def page(
     frame = {
         "TITLE": text(first_of([run.title for run in runs], NAMED)),
         "TOP": "\n".join(compared.lines or parts[0].head),
-        "RESULTS": "\n".join(line for part in parts for line in part.results),
+        "RESULTS": "\n".join(
+            ["<h2>Runs</h2>" * (len(runs) > 1), *(line for part in parts for line in part.results)]
+        ),
         "MORE": "\n".join(line for part in parts for line in part.more),
     }
     lines = [[run for run in runs if run.id in ids] for ids in compared.settings] or [[*runs]]
@@ -207,10 +210,14 @@ def _parts(reader: "StoreReader", run: RunSummary, choice: Choice, *, alone: boo
         f'<p class="verdict">{text(content["verdict"])}</p>',
         f'<p class="note">{text(run.note)}</p>' if run.note else "",
         *_problems(result.findings, choice),
-        f'<p class="muted">No problem: {text(", ".join(result.fine))}.</p>' if result.fine else "",
+        f'<p class="muted">No problem seen: {text(", ".join(result.fine))}.</p>'
+        if result.fine
+        else "",
     ]
     listed_tables = {
-        title: list(_table(rows, title)) for title, rows in tables(content).items() if rows
+        title: list(_table(rows, CAPTIONS.get(title, title)))
+        for title, rows in tables(content).items()
+        if rows
     }
     held_out, _ = listed_tables.pop("Held-out", []), listed_tables.pop("Alerts", None)
     if held_out:
