@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from grpo_engine import events as ev
+from grpo_tui import record as trainer
 from grpo_tui.app.cli.main import main
 from tests.app import dialogues
 from tests.app.compared import refs_of, sweep_of_settings
@@ -68,6 +69,12 @@ def written(folder: Path, kind: str) -> Path:
         return trained(folder, "algorithm.recipe=sft")
     if kind == "distill":
         return trained(folder, "algorithm.recipe=distill", "teacher.path=starter")
+    if kind == "another trainer":  # no token numbers, no evaluations
+        with trainer.run("theirs", trainer="loop", store=folder / "s.db", steps=3) as run:
+            for step in (1, 2, 3):
+                answers = [trainer.rollout(text, rewards={"right": text == "4"}) for text in "45"]
+                run.step(step, [trainer.group("2 + 2 =", answers)], metrics={"loss": 0.1})
+        return report(folder / "s.db", "@last")
     if kind == "sweep":
         path = sweep_of_settings(folder, betas=(0.04, 0.4), seeds=2, steps=4)
         return report(path, *refs_of(path))
@@ -76,7 +83,7 @@ def written(folder: Path, kind: str) -> Path:
     return report(folder / "s.db", "@last")
 
 
-@pytest.mark.parametrize("kind", ["grpo", "dialogue", "sft", "distill", "sweep"])
+@pytest.mark.parametrize("kind", ["grpo", "dialogue", "sft", "distill", "sweep", "another trainer"])
 def test_a_page_of_each_kind_draws_itself_from_its_file_alone(
     tab: Browser, tmp_path: Path, kind: str
 ) -> None:
