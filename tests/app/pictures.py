@@ -11,6 +11,7 @@ BITS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 Dot = tuple[int, int]
 FAINT = "raw"  # drawn below every curve
 GRID = "guide"  # in empty cells only
+NAME = "label"  # of a guide line, with a space on both sides; over the faint dots
 SLACK = 0.01  # of a dot, for rounding; plotext is off by .005
 
 
@@ -81,7 +82,7 @@ def read(lines: Sequence[Line], margin: int) -> Picture:
         if label:
             found.labels[y] = value_of(label)
         for x, (char, colour) in enumerate(cells[margin:]):
-            if char in " ┈" or colour == GRID:
+            if char == "┈" or (char == " " and colour != NAME) or colour == GRID:
                 continue
             found.cells[x, y] = (char, colour)
             bits = ord(char) - 0x2800
