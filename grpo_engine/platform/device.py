@@ -84,6 +84,10 @@ def require_mlx() -> None:
     """Import MLX, with an error distinct from that of a missing module of this project."""
     try:
         import mlx.core  # noqa: F401
+    except ModuleNotFoundError as error:
+        name = f"'grpo-tui[{suitable_extra()}]'" if sys.platform == "linux" else "grpo-tui"
+        text = f"losses and models are computed with MLX ({error}): pip install {name}"
+        raise MissingPackageError(text) from error
     except ImportError as error:
         raise MissingPackageError(str(error)) from error
 

@@ -3,6 +3,7 @@
 import json
 import lzma
 import math
+import sys
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -80,6 +81,17 @@ def test_ratios_of_the_second_pass_are_not_1_by_construction(store: Path) -> Non
         detail = load_group(reader, base, base.groups[0], history=False)
     ratios = [token.ratio for answer in detail.completions for token in answer.losses]
     assert max(abs(ratio - 1) for ratio in ratios) > 1e-3
+
+
+def test_without_mlx_tokens_have_their_numbers_and_shares_say_what_to_install(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "mlx.core", None)
+    with StoreReader(store) as reader:
+        base = load_step(reader, reader.resolve("watched").key, 1)
+        detail = load_group(reader, base, base.groups[0], history=False)
+    assert "pip install" in detail.missing
+    assert all(answer.row and answer.row.passes for answer in detail.completions)
 
 
 def test_two_ranks_are_one_step() -> None:

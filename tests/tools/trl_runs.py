@@ -256,7 +256,7 @@ def check_time(model: str) -> None:
     for _ in range(5):
         seconds, cpu = {}, {}
         for watched in (False, True):
-            trainer = trainer_of(model, 20, max_completion_length=48)
+            trainer = trainer_of(model, 8, per_device_train_batch_size=16, max_completion_length=96)
             if watched:
                 watch(trainer, store=Path(tempfile.mkdtemp()) / "s.db")
             begun, begun_cpu = time.perf_counter(), time.process_time()
