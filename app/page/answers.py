@@ -27,12 +27,14 @@ from grpo_tui.app.inspector.stored import (
 from grpo_tui.app.text.numbers import short, signed
 from grpo_tui.app.text.prompt_text import last_question, question
 from grpo_tui.app.text.safe_text import clip, safe
+from grpo_tui.experiments.errors import NothingStoredError
 from grpo_tui.experiments.values import GroupView, RunSummary
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
 
 PROMPT = 90  # cells of a prompt in a list
+BEST_BY = ("eval/accuracy", "eval/greedy/accuracy", "reward")
 LEVELS = 8  # of heat, to each side of 0
 Clean = Callable[[str], str]
 
@@ -92,9 +94,15 @@ def steps_of(reader: "StoreReader", run: RunSummary, choice: Choice) -> dict[int
     if choice.everything or not steps:
         return dict.fromkeys(steps, "")
     if choice.steps:
-        return {step: "" for step in choice.steps if step in steps}
+        chosen = {step: "" for step in choice.steps if step in steps}
+        if not chosen:
+            raise NothingStoredError(
+                f"{run.title} has no answers at the steps {', '.join(map(str, choice.steps))}; it "
+                f"has {len(steps)} steps with answers from {steps[0]} to {steps[-1]}"
+            )
+        return chosen
     metrics = reader.run(run.key).summary.metrics
-    best = next((metrics[key] for key in ("eval/accuracy", "reward") if key in metrics), None)
+    best = next((metrics[key] for key in BEST_BY if key in metrics), None)
     notes = {steps[0]: "first"}
     if best is not None and best.best_step is not None:
         notes[nearest_step(steps, best.best_step)] = f"best {best.key}"

@@ -17,6 +17,7 @@ from grpo_tui.app.inspector.explain import arithmetic
 from grpo_tui.app.inspector.stored import load_group, load_step
 from grpo_tui.app.page.answers import Choice, spread
 from grpo_tui.app.page.write import clean, page
+from grpo_tui.experiments.errors import NothingStoredError
 from grpo_tui.experiments.reader import StoreReader
 from tests.app.compared import refs_of, sweep_of_settings
 from tests.app.stored import PINNED, STEPS, record, run_events
@@ -145,18 +146,20 @@ def test_no_text_of_a_run_becomes_markup(tmp_path: Path) -> None:
 
 
 def test_what_does_not_fit_is_left_out_and_said(store: Path) -> None:
-    whole, small = page_of(store), page_of(store, limit=150_000)
+    whole, small = page_of(store), page_of(store, limit=130_000)
     kept, all_of_them = len(data_of(small)["groups"]), len(data_of(whole)["groups"])
     assert 0 < kept < all_of_them
-    assert len(small) <= 150_000
+    assert len(small) <= 130_000
     trained = sum(group["origin"] == "train" for group in data_of(small)["groups"])
-    assert f"{trained} of 12 prompts of the steps 1, 3, 6, of 6 with answers" in small
-    assert "No more fits into 0.15 MB" in small
+    assert f"{trained} of 8 prompts of the steps 1, 6, of 6 with answers" in small
+    assert "No more fits into 0.13 MB" in small
     assert "pinned prompts at" not in whole
     everything = data_of(page_of(store, limit=0, everything=True))
     assert {g["step"] for g in everything["groups"]} == set(range(1, STEPS + 1))
     chosen = data_of(page_of(store, steps=[2]))["groups"]
     assert {g["step"] for g in chosen if g["origin"] == "train"} == {2}
+    with pytest.raises(NothingStoredError, match=r"no answers at the steps 99; .* from 1 to 6"):
+        page_of(store, steps=[99])
 
 
 def test_redacted_has_numbers_and_no_prompt_or_answer(store: Path) -> None:
