@@ -34,7 +34,7 @@ from grpo_engine.alerts.state import Alerts
 from grpo_engine.config.parse import SECTIONS, build
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError, quoted
-from grpo_engine.events import Finish, Origin, Severity, UpdateTotals
+from grpo_engine.events import Finish, Origin, Severity, Span, UpdateTotals
 from grpo_engine.frozen import frozen
 from grpo_engine.tasks.base import prompt_hash
 from grpo_tui.experiments.db.paths import store_path
@@ -47,6 +47,7 @@ __all__ = [
     "RecordWarning",
     "Rollout",
     "Run",
+    "Span",
     "UpdateTotals",
     "group",
     "problem",
@@ -118,6 +119,7 @@ def rollout(
     advantages: Numbers | None = None,
     mask: Numbers | None = None,
     updates: Sequence[UpdateTotals] = (),
+    spans: Sequence[Span] = (),
     clip_fraction: float | None = None,
     kl: float | None = None,
 ) -> Rollout:
@@ -127,7 +129,8 @@ def rollout(
     not given. `length` counts tokens where `ids` are not given; `ends` are the characters of the
     text up to and with each token. Each list of numbers has one for each token: `sampler` are
     log-probabilities from sampling, `old` those by the trainer before its first update, `passes`
-    those in each pass, `after` those after the step. `mask` is 1 for tokens in the loss.
+    those in each pass, `after` those after the step. `mask` is 1 for tokens in the loss. `spans`
+    tell the model's turns from replies of an environment or of tools.
     """
     text = _text("text", text)
     scores = {_text("rewards", name): _number(f"rewards {name}", v) for name, v in _items(rewards)}
@@ -176,6 +179,7 @@ def rollout(
             ends=_integers("ends", ends, count),
             without_ids=ids is None,
             length=_whole("length", length),
+            spans=_spans(spans, count),
         ),
         numbers=row if row != ev.TokenNumbers(index=0, old=()) else None,
     )
@@ -690,7 +694,7 @@ def _list(field: str, values: Any) -> list[Any]:
         return []
     if not isinstance(values, list | tuple) and hasattr(values, "tolist"):
         values = values.tolist()
-    if isinstance(values, list | tuple) and not any(isinstance(v, list | tuple) for v in values):
+    if isinstance(values, list | tuple) and {list, tuple}.isdisjoint(map(type, values)):
         return list(values)
     _left_out(field, values, "a list of numbers, one for each token")
     return []
@@ -726,9 +730,21 @@ def _integers(field: str, values: Any, count: int | None = None) -> tuple[int, .
     items = _list(field, values)
     with contextlib.suppress(TypeError):
         whole = [*map(operator.index, items)]
-        if all(0 <= number < LARGEST for number in whole):
+        if not whole or 0 <= min(whole) <= max(whole) < LARGEST:
             return tuple(whole) if _counted(field, whole, count) else ()
     _left_out(field, items, f"a list of whole numbers from 0 to {LARGEST - 1}")
+    return ()
+
+
+def _spans(spans: Sequence[Span], count: int | None) -> tuple[Span, ...]:
+    """Spans that follow each other up to the last token."""
+    items = [span for span in spans if _is(span, Span, "spans", "record.Span(...)")]
+    start = 0
+    for span in items:
+        start = start + span.length if span.start == start else -1
+    if not items or start == count:
+        return tuple(items)
+    _warn(f"spans is left out: they must follow each other to the last of {count} tokens of ids")
     return ()
 
 

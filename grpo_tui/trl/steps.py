@@ -1,5 +1,6 @@
 """What the hooks took in a generation batch, of all ranks, as answers with numbers by token."""
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -108,8 +109,33 @@ def _rows(
             entropy=entropies[0] if entropies else None,
             mask=None if mask[row, :length].all() else mask[row, :length].tolist(),
             updates=[totals for _, _, totals in passes[row]],
+            spans=spans_of(of("tool_mask"), ends),
         )
         yield prompt, arrays["prompt_ids"][row][prompt_mask].tolist(), answer
+
+
+def spans_of(tool_mask: Sequence[float] | None, ends: Sequence[int]) -> list[ev.Span]:
+    """The turns of the model, and between them the results of tools, which have a mask of 0."""
+    spans: list[ev.Span] = []
+    start = turn = 0
+    if not tool_mask or 0 not in tool_mask or not ends:
+        return spans
+    for is_model, tokens in itertools.groupby(tool_mask, key=bool):
+        length = len(list(tokens))
+        before = ends[start - 1] if start else 0
+        turn += is_model and bool(start)
+        spans.append(
+            ev.Span(
+                start=start,
+                length=length,
+                kind="model" if is_model else "environment",
+                turn=turn,
+                chars=ends[start + length - 1] - before,
+                name="" if is_model else "tools",
+            )
+        )
+        start += length
+    return spans
 
 
 def _passes(

@@ -130,6 +130,12 @@ def test_what_follows_from_rewards_and_lengths_is_computed_and_named(store: Path
         ),
         (lambda: record.rollout("x", old=[0.5]), "old is left out: give the tokens' ids"),
         (lambda: record.rollout("x", ids=[1.5]), "ids is left out"),
+        (
+            lambda: record.rollout(
+                "x", ids=[1], spans=[record.Span(start=0, length=2, kind="model", turn=0)]
+            ),
+            "spans is left out: they must follow each other to the last of 1 tokens",
+        ),
         (lambda: record.rollout("x", ids=[[1]]), "ids is left out"),  # type: ignore[list-item]
         (lambda: record.rollout("x", finish="end"), "finish is left out: it must be one of stop"),  # type: ignore[arg-type]
         (lambda: record.group(7, []), "prompt is left out"),  # type: ignore[arg-type]

@@ -105,6 +105,24 @@ def test_two_ranks_are_one_step() -> None:
     assert losses == pytest.approx([u.loss for u in steps.updates_of([batch], TRAINER)])
 
 
+def test_results_of_tools_are_replies_and_not_in_the_loss() -> None:
+    _, [batch] = STEPS[0]
+    length = batch.lengths[0]
+    tool_mask = np.ones_like(batch.arrays["completion_mask"])
+    tool_mask[0, 2:4] = 0
+    with_tools = replace(batch, arrays=batch.arrays | {"tool_mask": tool_mask})
+    answer = steps.groups_of([with_tools], TRAINER)[0]
+    spans = answer.group.rollouts[0].spans
+    assert [(span.kind, span.start, span.length, span.turn) for span in spans] == [
+        ("model", 0, 2, 0),
+        ("environment", 2, 2, 0),
+        ("model", 4, length - 4, 1),
+    ]
+    assert sum(span.chars for span in spans) == len(answer.group.rollouts[0].text)
+    assert answer.group.rollouts[0].model_tokens == length - 2
+    assert answer.numbers[0].mask[:5] == (1, 1, 0, 0, 1)
+
+
 WORDS = {1: "a", 2: " b", 3: "", 4: "�", 5: "�"}
 
 
