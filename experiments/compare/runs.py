@@ -100,7 +100,7 @@ def compare(
         metrics=tuple(_metric(reader, runs, base, key, steps) for key in keys),
         seeds=tuple(tuple(run.id for run in group) for group in alike if len(group) > 1),
         rankings=_rankings(reader, groups, last, goal, _varied(runs, differing)),
-        notes=tuple(_reasons(reader, groups)),
+        notes=tuple(_reasons(reader, groups, last)),
     )
 
 
@@ -117,16 +117,18 @@ def _last_evaluations(
     return last, True
 
 
-def _reasons(reader: "StoreReader", groups: Sequence[Runs]) -> Iterator[str]:
+def _reasons(
+    reader: "StoreReader", groups: Sequence[Runs], last: Mapping[int, Mapping[str, Judged]]
+) -> Iterator[str]:
     """Why settings are not tested against the first."""
     first, *others = groups
     for group in others:
-        if reason := _untested(reader, first, group):
+        if reason := _untested(reader, first, group, last):
             yield reason
     if not others and len(first) > 1:
         *names, last_name = (run.name for run in first)
         reason = f"{', '.join(names)} and {last_name} are runs of one setting"
-        yield _untested(reader, first[:1], first[1:]) or reason
+        yield _untested(reader, first[:1], first[1:], last) or reason
 
 
 def _versions(functions: Mapping[str, Any]) -> dict[str, str]:
@@ -275,7 +277,9 @@ def _rankings(
     return tuple(filter(None, rankings))
 
 
-def _untested(reader: "StoreReader", base: Runs, group: Runs) -> str:
+def _untested(
+    reader: "StoreReader", base: Runs, group: Runs, last: Mapping[int, Mapping[str, Judged]]
+) -> str:
     """The reason for no test of a setting against the baseline's; empty if there is a test."""
     runs = (*group, *base)
     prints = sorted({run.dataset_fingerprint or "unknown" for run in runs})
@@ -284,10 +288,26 @@ def _untested(reader: "StoreReader", base: Runs, group: Runs) -> str:
         reason = f"their data sets differ ({', '.join(tasks if len(tasks) > 1 else prints)})"
     elif unmeasured := [run.name for run in runs if _is_unmeasured(reader, run)]:
         reason = f"the held-out accuracy of {' and '.join(unmeasured)} was not measured"
+    elif early := [run for run in runs if not last[run.key] and reader.evaluations(run.key)]:
+        reason = f"{' and '.join(run.name for run in early)} was evaluated only before training"
+        reason += "; wait for the next evaluation" * any(run.active for run in early)
+    elif all(last[run.key] for run in runs) and not _share_problems(
+        [last[run.key] for run in runs]
+    ):
+        reason = "they were not evaluated on the same problems in the same way (greedy or sampled)"
     else:
         return ""
     names = (" + ".join(run.name for run in side) for side in (group, base))
     return f"no paired test of {' and '.join(names)}: {reason}"
+
+
+def _share_problems(judged: Sequence[Mapping[str, Judged]]) -> bool:
+    """Whether runs have problems in common, all with greedy or all with sampled answers."""
+    return any(
+        len(set.intersection(*(set(modes[mode].shares) for modes in judged))) > 1
+        for mode in MODES
+        if all(mode in modes for modes in judged)
+    )
 
 
 def _compared(alike: Sequence[Runs], base: RunSummary) -> list[list[RunSummary]]:

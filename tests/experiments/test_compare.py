@@ -246,6 +246,18 @@ def test_a_trained_run_is_not_judged_by_its_evaluation_before_training(path: Pat
     assert (test.own.steps, test.other.steps, test.difference) == ((0,), (0,), 0)
 
 
+def test_runs_that_cannot_be_ranked_have_the_reason(path: Path) -> None:
+    before = replace(evaluated(0, (0, 0, 0, 0)), moment="before")
+    run_of(path, "done", (0.1, 0.2), extra=(before, evaluated(2, (1, 1, 0, 0))))
+    run_of(path, "begun", (0.1,), beta=0.4, extra=(before,))
+    run_of(path, "greedy", (0.1, 0.2), beta=1.0, extra=(evaluated(2, (1, 1), mode="greedy"),))
+    early, other = compared(path, "done", "begun"), compared(path, "done", "greedy")
+    assert early.notes == (
+        "no paired test of begun and done: begun was evaluated only before training",
+    )
+    assert "not evaluated on the same problems in the same way" in verdict(other)
+
+
 def test_runs_that_differ_in_their_seed_alone_are_one_setting_and_not_ranked(
     path: Path,
 ) -> None:

@@ -54,9 +54,11 @@ NO_PROMPTS = (
     "These runs have no recorded answers to the same prompt. Pinned prompts are recorded at the "
     "same steps in every run (record.pinned)."
 )
+ALONE = "A ranking takes two runs. + adds runs, G compares the run's sweep or the newest."
 NO_RANKING = (
-    "Settings are ranked by their answers to the same held-out problems (evaluation.every); these "
-    "runs have none. `grpo-tui sweep CONFIG --set a=1,2 --seeds 3` makes runs that can be ranked."
+    "Settings are ranked by their answers to the same held-out problems (evaluation.every), which "
+    "not all of these runs have. `grpo-tui sweep CONFIG --set a=1,2 --seeds 3` makes runs that can "
+    "be ranked."
 )
 WIDEST = 34  # of a column
 SEEDS_WIDTH = 27  # of a column with the interval of a mean over seeds
@@ -345,7 +347,7 @@ def ranking_lines(view: CompareView, width: int, height: int) -> list[Line]:
     """
     comparison = view.comparison
     if not comparison.rankings:
-        notes = comparison.notes or (NO_RANKING,)
+        notes = comparison.notes or ((ALONE if len(view.runs) == 1 else NO_RANKING),)
         return [line for note in notes for line in paragraph(note, width, height, "label")]
     lines: list[Line] = []
     first = ranking_of(comparison, view.metric)

@@ -69,6 +69,8 @@ async def test_the_settings_of_a_run_alone_are_not_called_changed(store: Path) -
         await settled(on, screen)
         row = next(line for line in on.lines if "groups without signal" in line)
         assert row.index("↓") < 60  # beside the name, also where it has much room
+        screen.show_page("ranking")
+        await on.see("A ranking takes two runs")
 
 
 async def test_compare_begins_with_the_open_run(store: Path) -> None:
