@@ -14,7 +14,6 @@ from grpo_tui.experiments.values import AlertView, trainer_of
 
 LONGEST_PROMPT = 28
 NEAR_ZERO, NOT_NEAR = 0.01, 0.05  # a loss; advantages are about 1 in size
-MOSTLY = (0.5, 1.5)  # shares of the loss between which it is mostly the KL penalty
 WAITING = {
     "pause": "Pausing at the next token or micro-batch.",
     "stop_after_step": "Stopping after step {step} and a checkpoint.",
@@ -91,7 +90,7 @@ def _truncating(snapshot: Snapshot) -> str:
 
 
 def _kl_in_loss(snapshot: Snapshot) -> float | None:
-    """The KL term of the loss; None without one, or if its mean is not recorded."""
+    """The KL term of the loss; None without one, or where the metrics do not give it."""
     # The first screen is drawn without pydantic.
     from grpo_engine.config.settings import AlgorithmConfig
 
@@ -102,9 +101,11 @@ def _kl_in_loss(snapshot: Snapshot) -> float | None:
         resolved = AlgorithmConfig.model_validate(chosen).resolved()
     except ValueError:  # settings of another version
         return None
-    # The metric is the mean of this anchor over tokens; others are weighted differently.
+    # The metric is the mean of this anchor over all tokens; other weights give another mean, and
+    # the loss of several minibatches is the mean of their means.
     anchor = resolved.anchor, resolved.anchor_level, resolved.anchor_place
-    if not resolved.beta or anchor != ("k3", "token", "loss"):
+    is_mean = resolved.weight == "per_token" and resolved.minibatches == 1
+    if not resolved.beta or anchor != ("k3", "token", "loss") or not is_mean:
         return None
     return float(resolved.beta * kl)
 
@@ -125,7 +126,7 @@ def _loss_note(snapshot: Snapshot, loss: float) -> str:
     )
     if not cancel or not snapshot.metrics.get("grad_norm"):
         return ""
-    if kl is not None and MOSTLY[0] * loss <= kl <= MOSTLY[1] * loss:
+    if kl is not None and loss / 2 <= kl <= loss:
         return f" is mostly the KL penalty ({short(kl)})"
     return f"{part} is near 0: pushes up and down cancel" if abs(loss) < NEAR_ZERO else ""
 

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -256,9 +256,14 @@ def test_memory_grows_little_from_step_1000_to_100000() -> None:
     assert float(done.stdout) < 60
 
 
-def told(cut: Sequence[float] = (0.125,) * 10, **changes: float) -> list[str]:
+def told(
+    cut: Sequence[float] = (0.125,) * 10,
+    algorithm: Mapping[str, Any] = {"weight": "per_token"},
+    **changes: float,
+) -> list[str]:
     """What is said of the last steps of the scripted run with other metrics."""
     snapshot = folded()
+    snapshot = replace(snapshot, head=replace(snapshot.head, config={"algorithm": algorithm}))
     metrics = {**snapshot.metrics, "loss": -0.003, **changes}
     series = {"completions/clipped_ratio": curve_of("completions/clipped_ratio", cut)}
     return [*narrate(replace(snapshot, metrics=metrics, series=series))]
@@ -291,7 +296,12 @@ def test_the_narrator_says_why_a_loss_near_0_is_no_lack_of_learning() -> None:
     # an earlier step has metrics but no curves; its KL .00575 times beta .04 is .00023
     assert "Loss −.003 (KL penalty 2.3e−4) is near 0: pushes up and down cancel." in told()
     assert "Loss 3e−4 is mostly the KL penalty (2.3e−4)." in told(loss=0.0003)
+    assert "Loss 2e−4 (KL penalty 2.3e−4) is near 0: pushes up and down cancel." in told(loss=2e-4)
     assert "Loss .06 (KL penalty 2.3e−4) is not near 0." in told(loss=0.06)
+    # a mean of answers, or of minibatches, is not beta times the mean of tokens
+    for other in ({"recipe": "grpo"}, {"weight": "per_token", "minibatches": 2}):
+        sentences = told(loss=0.0003, algorithm=other)
+        assert "Loss 3e−4 is near 0: pushes up and down cancel." in sentences
     assert not any("Loss" in one for one in told(loss=0.019))
     assert not any("Loss" in one for one in told(grad_norm=0.0))
     pushed = [replace(one, advantage=1.0) for one in folded().trained[0].rollouts]
