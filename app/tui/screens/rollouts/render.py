@@ -45,6 +45,7 @@ from grpo_tui.app.text.safe_text import cell_len, clip, excerpt, pad, safe, wrap
 from grpo_tui.app.text.words import count_of
 from grpo_tui.app.tui.looks.colours import push_colour
 from grpo_tui.app.tui.screens.rollouts.state import (
+    MAX_PROMPTS,
     RolloutsView,
     Search,
     changes,
@@ -209,7 +210,11 @@ def count_lines(search: Search, step: int, width: int) -> list[Line]:
 
 def prompt_lines(view: RolloutsView, width: int, height: int) -> list[Line]:
     """The prompts of the run: mean reward over the run, times sampled, and the last step."""
-    lines = [[(f"{'mean':>5} {'times':>5} {'last':>5}  prompt", "label")]]
+    lowest = f"the lowest {MAX_PROMPTS:,} · " * (len(view.prompts) == MAX_PROMPTS)
+    lines = [
+        [(clip(f"{lowest}esc closes the list", width), "label")],
+        [(f"{'mean':>5} {'times':>5} {'last':>5}  prompt", "label")],
+    ]
     for position, prompt in enumerate(view.prompts):
         if abs(position - view.hit) > height:
             lines.append([])  # it is out of sight

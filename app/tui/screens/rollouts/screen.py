@@ -135,8 +135,9 @@ class GroupsPanel(RolloutsPanel, ListPanel):
         if view.prompts:
             self.title += " of the run"
             self.note = f"{view.hit + 1:,} of {len(view.prompts):,}"
-            heading, *rows = render.prompt_lines(view, width, height)
-            return [heading, *self.listed([[row] for row in rows], height - 1, view.hit, above=1)]
+            first, heading, *rows = render.prompt_lines(view, width, height)
+            lines = self.listed([[row] for row in rows], height - 2, view.hit, above=2)
+            return [first, heading, *lines]
         self.note_first(*[f"sort {view.order}"] * bool(view.groups))
         if not view.groups:
             text = "The prompts of a step, with the mean reward of their answers, appear here."
@@ -383,8 +384,7 @@ class RolloutsScreen(WorkbenchScreen):
             view = self.view
             if source is not current:
                 view = view.cleared()
-            view = view.with_step(groups)
-            self.view = view.at_rollout(*at) if at else view
+            self.view = view.with_step(groups, at)
 
     def watch_view(self, _old: RolloutsView, new: RolloutsView) -> None:
         """Pass the view to every panel, and read the numbers of the selected group."""

@@ -56,6 +56,7 @@ Against = Literal["", "before", "first"]
 NO_GROUPS = "No answers are recorded. The first appear once a step has ended; 3 shows the run."
 MAX_PROMPTS = 1_000  # of a run, those of the lowest means
 WINDOW = 100  # matches before and after the cursor whose texts are read
+Index = tuple[int, int]  # group and rollout
 SLICE = 4  # pages of texts that a search reads at a time
 
 
@@ -292,14 +293,23 @@ class RolloutsView:
         """A view of another run, which has not been read."""
         return RolloutsView(mode=self.mode)
 
-    def with_step(self, step: GroupList) -> "RolloutsView":
-        """Show another step; the cursor stays on its prompt, or else at its position."""
+    def with_step(self, step: GroupList, at: Index | None = None) -> "RolloutsView":
+        """Show another step, at an answer; else at the same prompt, or at its position."""
         view = replace(self, step=step, token=0, highlights=())
         groups = [_prompt_of(group) for group in view.groups]
         prompt = _prompt_of(self.group) if self.group else None
-        at = groups.index(prompt) if prompt in groups else clamped(self.group_at, len(groups))
-        view = replace(view, group_at=at)
-        return view.move_rollout(0)  # a held-out problem may have one answer
+        position = groups.index(prompt) if prompt in groups else clamped(self.group_at, len(groups))
+        view = replace(view, group_at=position)
+        # a held-out problem may have one answer
+        view = view.at_rollout(*at) if at else view.move_rollout(0)
+        return view.without_other_list()
+
+    def without_other_list(self) -> "RolloutsView":
+        """Close the list of the run's prompts unless the group is one of its selected prompt."""
+        group, selected = self.group, self.prompts[self.hit : self.hit + 1]
+        listed = [(prompt.origin, prompt.prompt_text) for prompt in selected]
+        same = group and (group.origin, group.prompt_text) in listed
+        return self if same else replace(self, prompts=())
 
     def with_detail(self, detail: GroupDetail) -> "RolloutsView":
         """Take a group's numbers; an answer after long thinking is read from its first token."""
@@ -359,7 +369,7 @@ class RolloutsView:
         """The sampled answers to the same prompt after the greedy ones; None if there are none."""
         if len(self.by_sampling) < 2 or not self.greedy:
             return None
-        view = replace(self, greedy=False, group_at=0, rollout_at=0, token=0)
+        view = replace(self, greedy=False, prompts=(), group_at=0, rollout_at=0, token=0)
         hashes = [group.prompt_hash for group in view.groups]
         prompt = self.group.prompt_hash if self.group else ""
         return replace(view, group_at=hashes.index(prompt) if prompt in hashes else 0)
@@ -367,7 +377,7 @@ class RolloutsView:
     def at_highlight(self, highlight: Highlight) -> "RolloutsView":
         """Move to a highlight of this step; its answer's numbers need not be loaded yet."""
         _, group, rollout, token = highlight.cursor
-        return replace(self.at_rollout(group, rollout), token=token)
+        return replace(self.at_rollout(group, rollout), token=token).without_other_list()
 
     def ordered_by(self, order: Order) -> "RolloutsView":
         """Order the groups; the cursor goes to the first one's furthest answer."""

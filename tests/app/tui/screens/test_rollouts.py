@@ -35,6 +35,7 @@ from grpo_tui.app.tui.screens.rollouts.screen import (
     RolloutsScreen,
 )
 from grpo_tui.app.tui.screens.rollouts.state import (
+    MAX_PROMPTS,
     Search,
     search,
 )
@@ -375,9 +376,35 @@ async def test_the_prompts_of_the_run_are_listed_by_their_mean(store: Path) -> N
         assert [row.split()[1] for row in rows] == [short(means[prompt]) for prompt in order]
         await on.press("n")
         assert on.view.group.prompt_hash == order[1]
+        await on.press("[")
+        assert "pinned of the run" in on.text  # at another step it is still the selected prompt
         await on.press("escape")
         assert "sort prompt" in on.text
         assert on.screen.mode == "rollouts"
+
+
+@pytest.mark.parametrize("key", ["t", "f", "4", ">"])
+async def test_the_prompts_of_the_run_are_listed_only_beside_the_selected_one(
+    key: str, store: Path
+) -> None:
+    async with on_rollouts(store, 2, 0, 0) as on:
+        await on.press("s", "o", "n")
+        assert "esc closes the list" in on.text
+        shown = on.view.group
+        while on.view.group.key == shown.key:
+            assert on.view.prompts
+            await on.press(key)
+        assert not on.view.prompts
+        assert "of the run" not in on.text
+
+
+def test_a_list_of_some_of_the_prompts_says_so(store: Path) -> None:
+    with closing(StoreReader(store)) as reader:
+        (prompt, *_) = reader.prompt_means(1, "train", greedy=False, limit=9)
+    view = replace(rollouts_view(store, group=0), prompts=(prompt,) * MAX_PROMPTS)
+    assert "the lowest 1,000 · esc closes" in painted(GroupsPanel, 34, 20, view=view)
+    view = replace(view, prompts=(prompt,) * 9)
+    assert "lowest" not in painted(GroupsPanel, 34, 20, view=view)
 
 
 def asking(
