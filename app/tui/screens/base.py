@@ -169,6 +169,8 @@ class WorkbenchScreen(AppScreen, Screen[None]):
 
     def frame(self, snapshot: Snapshot, now: float, mark: str) -> None:
         """Update the screen; called by the app with each frame."""
+        if not self.children:  # the program ends, and its widgets are gone already
+            return
         self.guide()
         bar = self.query_one(TopBar)
         bar.mark = mark

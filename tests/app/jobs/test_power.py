@@ -123,7 +123,7 @@ def test_what_a_run_slept_and_a_low_battery_are_said_once_and_recorded_before_th
     assert (note.step, note.text) == (2, "the machine slept for 12 min")
     assert isinstance(alert, ev.AlertRaised)
     assert (alert.step, alert.rule, alert.value, alert.limit) == (2, "battery_low", 19.0, 20.0)
-    assert "19 %" in alert.explanation
+    assert "19%" in alert.explanation
     assert [event.step for event in shown if isinstance(event, ev.StepFinished)] == [1, 2, 3, 4]
     assert len(shown) == 6
 
