@@ -99,6 +99,14 @@ class WorkbenchScreen(AppScreen, Screen[None]):
         snapshot = self.snapshot
         return None if snapshot.status == "empty" else (snapshot.head.name, snapshot.health)
 
+    def described(self, topic: str) -> Snapshot:  # noqa: ARG002 - for subclasses
+        """The run, up to the step on screen, that help on a topic has the values of."""
+        return self.snapshot
+
+    def compared_values(self, topic: str) -> tuple[tuple[str, str], ...]:  # noqa: ARG002
+        """The names of compared runs, and their values of the metric that is the topic."""
+        return ()
+
     def find(self, text: str) -> None:
         """Search while the user types; an empty text ends the search."""
 
@@ -282,7 +290,16 @@ class WorkbenchScreen(AppScreen, Screen[None]):
         """Show help on a topic."""
         from grpo_tui.app.tui.dialogs.help.screen import HelpScreen
 
-        self.app.push_screen(HelpScreen(topic, self, self.mode, self.snapshot, self.named_health()))
+        self.app.push_screen(
+            HelpScreen(
+                topic,
+                self,
+                self.mode,
+                self.described(topic),
+                self.named_health(),
+                self.compared_values(topic),
+            )
+        )
 
     def action_picture(self) -> None:
         """Write the screen as SVG to the folder that the program was started in."""

@@ -49,6 +49,7 @@ class HelpScreen(PageDialog):
         mode: str,
         snapshot: Snapshot,
         health: tuple[str, Health] | None = None,
+        values: tuple[tuple[str, str], ...] = (),
     ) -> None:
         keys = list(key_actions(base))
         screen = [f"screen:{mode}"] if mode in SCREENS else []
@@ -57,6 +58,8 @@ class HelpScreen(PageDialog):
         parts = [topic_part(topic, snapshot) for topic in topics]
         if health is not None:
             parts.insert(1, health_part(*health))
+        if values:
+            parts.insert(1, HelpPart("in the compared runs", values))
         for heading, everywhere in (("keys", False), ("keys on every screen", True)):
             rows = tuple(
                 (key.keys, key.help) for key in keys if key.keys and key.everywhere == everywhere

@@ -68,7 +68,7 @@ def metric_part(name: str, snapshot: Snapshot | None = None) -> HelpPart:
         name.replace("eval/greedy/", "eval/"),
     )
     other, mode = (greedy, "greedy") if name == sampled else (sampled, "sampled")
-    for label, key in ("now", name), (mode, other if other != name else ""):
+    for label, key in ("value", name), (mode, other if other != name else ""):
         if (series := run.series.get(key)) is not None and series.count:
             text = f"{with_unit(series.last, metric.unit)} at step {series.last_step}"
             smoothed = f", smoothed {with_unit(series.value, metric.unit)}" * (not series.sparse)
@@ -98,7 +98,8 @@ def alert_part(rule: str, snapshot: Snapshot) -> HelpPart:
     """Describe an alert: its meaning, when it was raised, and what to try."""
     alert = next((alert for alert in snapshot.alerts if alert.rule == rule), None)
     if alert is None:
-        paragraphs = [("", ALERTS.get(rule, "")), ("", "It was not raised in this run.")]
+        missing = "" if snapshot.status == "empty" else "It was not raised in this run."
+        paragraphs = [("", ALERTS.get(rule, "")), *[("", missing)] * bool(missing)]
     else:
         paragraphs = [("", alert.explanation), ("try", alert.remedy), *_raised(alert)]
     return HelpPart(_name_of(rule), (*paragraphs, ("stored as", rule)))

@@ -157,6 +157,13 @@ def best_cell(cell: MetricCell | None, key: str) -> Cell:
     return f"{with_unit(cell.best, spec(key).unit)} @{cell.best_step}", "text"
 
 
+def last_text(cell: MetricCell, key: str) -> str:
+    """A run's last value of a metric, and its step."""
+    if cell.last is None:
+        return "not recorded"
+    return f"{with_unit(cell.last, spec(key).unit)} at step {cell.last_step}"
+
+
 def legend_name(view: CompareView, run: RunSummary, width: int) -> Line:
     """The cursor, mark, name and state of a run; ◆ the baseline."""
     current = run is view.chosen

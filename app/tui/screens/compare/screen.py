@@ -13,6 +13,7 @@ from textual.reactive import reactive
 
 from grpo_tui.app.charts.series import SMOOTHINGS
 from grpo_tui.app.charts.stored import CurveLoader, CurveRequest
+from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.tui import messages as msg
 from grpo_tui.app.tui.dialogs.picker import Picker, PickerItem, PickerResult, metric_items
@@ -28,6 +29,7 @@ from grpo_tui.app.tui.screens.compare.panels import (
     SettingsPanel,
     VerdictLine,
 )
+from grpo_tui.app.tui.screens.compare.render import last_text
 from grpo_tui.app.tui.screens.compare.state import (
     MAX_LISTED,
     ONE_COLUMN,
@@ -351,6 +353,18 @@ class CompareScreen(WorkbenchScreen):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
         """Without runs, offer only the keys that add some."""
         return bool(self.view.refs) or action not in NEED_RUNS
+
+    def described(self, topic: str) -> Snapshot:  # noqa: ARG002
+        """No run: help has the values of all that are compared."""
+        return Snapshot()
+
+    def named_health(self) -> None:
+        """None: the run on Watch may not be compared."""
+
+    def compared_values(self, topic: str) -> tuple[tuple[str, str], ...]:
+        view, key = self.view, topic.removeprefix("metric:")
+        cells = [(run, view.cell(key, run.id)) for run in view.runs]
+        return tuple((view.name(run), last_text(cell, key)) for run, cell in cells if cell)
 
     def find(self, text: str) -> None:
         """Keep the settings and metrics that match the text."""

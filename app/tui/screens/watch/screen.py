@@ -171,6 +171,18 @@ class WatchScreen(ControlScreen):
                 go=partial(self._draw, prompt=index),
             )
 
+    def described(self, topic: str) -> Snapshot:
+        """The run without the values after an earlier step that is on screen."""
+        run, past = self.snapshot, self.view.past
+        if past is None:
+            return run
+        series = {
+            key: values.until(past.step)
+            for key, values in run.series.items()
+            if topic.endswith(key.rpartition("/")[2])
+        }
+        return replace(run, series=series)
+
     def find(self, text: str) -> None:
         """Keep the charts of the metrics that match, of all that the run records."""
         self.query_one(Curves).filter = text

@@ -10,7 +10,7 @@ from textual.widgets import Input
 
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.picker import Picker
-from grpo_tui.app.tui.messages import RunOpened
+from grpo_tui.app.tui.messages import CompareRequested, RunOpened
 from grpo_tui.app.tui.screens.compare.panels import RunsPanel, SettingsPanel
 from grpo_tui.app.tui.screens.compare.screen import CompareScreen
 from grpo_tui.experiments.reader import StoreReader
@@ -71,6 +71,20 @@ async def test_the_settings_of_a_run_alone_are_not_called_changed(store: Path) -
         assert row.index("↓") < 60  # beside the name, also where it has much room
         screen.show_page("ranking")
         await on.see("A ranking takes two runs")
+
+
+async def test_help_on_compare_has_the_values_of_the_compared_runs_alone(store: Path) -> None:
+    async with walk(workbench(store)) as on:
+        await watch(on, "lone-wolf")
+        rates = refs_of(store)[2:4]
+        await on.go(CompareRequested(rates))
+        screen = on.screen
+        await until(on.app, lambda: len(screen.view.runs) == 2)
+        await on.press("question_mark")
+        await on.see("in the compared runs", "rates-1", "rates-2", "at step 6")
+        text = on.text.partition("in the compared runs")[2]
+        assert "lone-wolf" not in text
+        assert "health of" not in on.text
 
 
 async def test_compare_begins_with_the_open_run(store: Path) -> None:

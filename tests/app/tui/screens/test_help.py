@@ -18,6 +18,8 @@ from grpo_tui.experiments.values import AlertView
 from tests.app import frames
 from tests.app.rest import until
 from tests.app.script import Script
+from tests.app.stored import record, run_events
+from tests.app.stored import workbench as stored
 from tests.app.tui.screens.test_watch import workbench
 from tests.app.walk import Walk, walk
 
@@ -131,6 +133,20 @@ async def test_a_panel_asks_for_help_on_what_it_shows_unless_a_question_is_open(
         await on.press("enter")
         await until(on.app, lambda: isinstance(on.screen, HelpScreen))
         await on.see("help", "reward")
+
+
+async def test_help_at_an_earlier_step_has_the_value_of_that_step(tmp_path: Path) -> None:
+    record(tmp_path / "runs.db", run_events(steps=5), name="otter")
+    async with walk(stored(tmp_path / "runs.db")) as on:
+        await on.see("reward")
+        await on.press("less_than_sign", "less_than_sign")
+        await on.see("esc returns to the latest step")
+        step = on.screen.view.past.step
+        on.screen.query_one(Curves).focus()
+        await on.press("question_mark")
+        await on.see(f"at step {step}")
+        assert step < 5
+        assert "at step 5" not in on.text.partition("health of")[0]
 
 
 async def test_the_queue_and_its_keys_are_explained(tmp_path: Path) -> None:
