@@ -4,12 +4,14 @@ import math
 from collections.abc import Iterator, Mapping
 
 from grpo_engine.alerts.change import LIKELY, SPAN, MetricChange, change_of
-from grpo_engine.errors import ConfigError
 from grpo_engine.events import Group
+from grpo_engine.run_health import NEARLY_ALL, Judge, change_over
 from grpo_tui.app.charts.series import DELTA_STEPS, Series
+from grpo_tui.app.feed.run_state import held_out_of
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.text.numbers import share, short, signed
 from grpo_tui.app.text.prompt_text import last_question
+from grpo_tui.experiments.db.configs import flat
 from grpo_tui.experiments.values import AlertView, trainer_of
 
 LONGEST_PROMPT = 28
@@ -132,28 +134,61 @@ def _loss_note(snapshot: Snapshot, loss: float) -> str:
 
 
 def _hacking(snapshot: Snapshot) -> str:
-    """Whether reward rises without right answers; empty if nothing else is rewarded."""
+    """Whether reward rises without right answers, or why that is not known; empty without rewards.
+
+    Judged by the reward function that tells right answers, else by held-out accuracy.
+    """
     hacking = (alert for alert in snapshot.alerts if alert.rule == "format_hacking")
     alert = next(hacking, None)
     if alert is not None:
         if alert in (*snapshot.open_alerts, *snapshot.muted_alerts):
             return "▲ Reward hacking is likely: see the alert."
         return f"Reward hacking was likely {steps_of(alert)}: see the log."
-    moves, right = snapshot.moves, _right(snapshot)
-    if len(moves) < 2 or not right:
+    curves = snapshot.reward_curves
+    if not curves:
         return ""
-    curves = {name: snapshot.series[f"rewards/{name}/mean"] for name in moves}
-    if len(curves[right].recent) < 2 * SPAN:
+    judge = Judge.of(flat(snapshot.head.config), snapshot.series)
+    right = judge.function
+    if right and len(curves[right].recent) < 2 * SPAN:
         return "Reward hacking: too early to tell."
-    weights = snapshot.weights
-    for period, changes in _changes(curves):
-        fell = changes[right].fell(LIKELY)
-        reward = math.fsum(weights.get(name, 1.0) * change.size for name, change in changes.items())
-        if fell and reward >= 0:
-            was, now = short(changes[right].before), short(changes[right].after)
-            return f"Reward hacking is possible: {right} {was} → {now} {period}."
+    if right and (possible := _lost(curves, right, snapshot.weights)):
+        return possible
+    if judge.shared:
+        is_measured = "eval/accuracy" in snapshot.series
+        why = "held-out numbers use the same reward" if is_measured else "there is only the reward"
+        return f"Reward hacking cannot be judged: {why}, {judge.shared}."
+    if not right:
+        return _held_out(snapshot)
     curve = curves[right]  # the numbers are those in the legend of the curve
     return f"No reward hacking seen: {right} {short(curve.start)} → {short(curve.value)}."
+
+
+def _lost(curves: Mapping[str, Series], right: str, weights: Mapping[str, float]) -> str:
+    """That right answers fell and the reward did not; empty if that is not so."""
+    for period, changes in _changes(curves):
+        reward = math.fsum(weights.get(name, 1.0) * change.size for name, change in changes.items())
+        if changes[right].fell(LIKELY) and reward >= 0:
+            was, now = short(changes[right].before), short(changes[right].after)
+            return f"Reward hacking is possible: {right} {was} → {now} {period}."
+    return ""
+
+
+def _held_out(snapshot: Snapshot) -> str:
+    """Whether held-out accuracy, which is of no reward, rose as the reward did."""
+    measured = held_out_of(snapshot.series, flat(snapshot.head.config))
+    if len(measured) < 2:
+        if snapshot.active:
+            return "Reward hacking: too early to tell."
+        return "Reward hacking cannot be judged: held-out accuracy was not measured again."
+    first, _, last = measured
+    change, reward = first.change(last), snapshot.series["reward"]
+    text = f"held-out accuracy {share(first.accuracy)} → {share(last.accuracy)}"
+    rewarded = change_over(reward.values)
+    rose = rewarded is not None and rewarded.rose(LIKELY)
+    if rose and not change.rose(LIKELY) and first.accuracy < NEARLY_ALL:
+        ends = f"{short(reward.start)} → {short(reward.value)}"
+        return f"Reward hacking is possible: reward {ends}, {text}."
+    return f"No reward hacking seen: {text}."
 
 
 def steps_of(alert: AlertView) -> str:
@@ -177,17 +212,6 @@ def _changes(curves: Mapping[str, Series]) -> Iterator[tuple[str, dict[str, Metr
         for name, change in lately.items()
     }
     yield "since the first step", first
-
-
-def _right(snapshot: Snapshot) -> str:
-    """The reward function that tells right answers; empty if that is not known."""
-    from grpo_engine.rewards.right import Right
-
-    rule = snapshot.head.config.get("evaluation", {}).get("accuracy", "")
-    try:
-        return Right.of(rule, "", list(snapshot.moves)).function
-    except ConfigError:  # the function has not scored yet
-        return ""
 
 
 def _waiting(snapshot: Snapshot) -> str:

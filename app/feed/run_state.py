@@ -183,7 +183,6 @@ class RunState:
         settings, status, step = flat(head.config), self._values["status"], self._values["step"]
         judge = Judge.of(settings, series)
         failure = self._values.get("failure")
-        accuracy = series.get("eval/accuracy")
         training = series.get(f"rewards/{judge.function}/mean")
         return health(
             RunFacts(
@@ -195,7 +194,7 @@ class RunState:
                     for alert in alerts
                     if alert.last_step >= step - SPAN and not alert.muted
                 },
-                held_out=_held_out(accuracy, series.get("eval/scored/accuracy"), settings),
+                held_out=held_out_of(series, settings),
                 judge=judge,
                 training=None if training is None else change_over(training.values),
             )
@@ -305,10 +304,11 @@ class RunState:
         values.append(value)
 
 
-def _held_out(
-    accuracy: Series | None, scored: Series | None, settings: Mapping[str, Any]
+def held_out_of(
+    series: Mapping[str, Series], settings: Mapping[str, Any]
 ) -> tuple[Evaluation, ...]:
-    """The first, the best and the last evaluation of a run."""
+    """The first, the best and the last evaluation of a run; fewer if there are no more."""
+    accuracy, scored = series.get("eval/accuracy"), series.get("eval/scored/accuracy")
     points = zip(accuracy.steps, accuracy.values, strict=True) if accuracy is not None else ()
     finite = [point for point in points if math.isfinite(point[1])]
     if not finite:

@@ -313,12 +313,16 @@ def test_the_narrator_says_why_a_loss_near_0_is_no_lack_of_learning() -> None:
     assert any("Loss" in one and "no answer was pushed" in one for one in narrate(snapshot))
 
 
+BUILT_IN = Head(config={"rewards": {"functions": ["accuracy", "format"]}})
+
+
 def rewarded(*, right: Sequence[float], form: Sequence[float], **more: Any) -> str:
     """What is said about reward hacking when two rewards go from their first value to the last."""
     series = {}
     for name, values in (("accuracy", right), ("format", form)):
         series[f"rewards/{name}/mean"] = curve_of(f"rewards/{name}/mean", values)
-    snapshot = Snapshot(status="running", step=20, groups=folded().groups, series=series, **more)
+    snapshot = Snapshot(status="running", step=20, groups=folded().groups, series=series)
+    snapshot = replace(snapshot, **{"head": BUILT_IN, **more})
     return " ".join(one for one in narrate(snapshot) if "hacking" in one)
 
 
@@ -344,10 +348,8 @@ def test_the_narrator_says_whether_the_reward_is_hacked_also_when_it_is_not() ->
         right=since, form=[0.1, *more]
     )
     assert rewarded(right=up[:19], form=up[:19]) == "Reward hacking: too early to tell."
-    ruled = Head(config={"evaluation": {"accuracy": "format >= .5"}})
+    ruled = Head(config={**BUILT_IN.config, "evaluation": {"accuracy": "format >= .5"}})
     assert "possible: format .5" in rewarded(right=up, form=down, head=ruled)
-    absent = Head(config={"evaluation": {"accuracy": "exact"}})
-    assert rewarded(right=up, form=up, head=absent) == ""
     alert = AlertView(
         rule="format_hacking",
         severity="warning",
@@ -363,6 +365,36 @@ def test_the_narrator_says_whether_the_reward_is_hacked_also_when_it_is_not() ->
         (replace(alert, step=9, first_step=9), "Reward hacking was likely at step 9: see the log."),
     ):
         assert rewarded(right=up, form=up, alerts=(raised,)) == said
+
+
+def test_the_narrator_judges_the_users_own_reward_by_held_out_numbers_if_they_are_others() -> None:
+    low, high = [0.2] * 10, [0.9] * 10
+    own = Head(config={"rewards": {"functions": ["hack.py:startswith"]}})
+    rewards = {name: curve_of(name, low + high) for name in ("reward", "rewards/startswith/mean")}
+
+    def sentence(*held_out: float, **more: Sequence[float]) -> str:
+        curves: dict[str, Sequence[float]] = {"eval/accuracy": held_out}
+        curves["eval/scored/accuracy"] = (64,) * len(held_out)
+        for name, values in (*curves.items(), *more.items()):
+            curves[name] = values
+        series = rewards | {
+            name: curve_of(name, values) for name, values in curves.items() if values
+        }
+        snapshot = Snapshot(status="running", step=20, groups=folded().groups, series=series)
+        return next(one for one in narrate(replace(snapshot, head=own)) if "hacking" in one)
+
+    others = {"eval/rewards/numeric_answer/mean": (0.4, 0.8)}
+    assert sentence(0.37, 0.84, **others) == (
+        "No reward hacking seen: held-out accuracy 37% → 84%."
+    )
+    assert sentence(0.37, 0.39, **others) == (
+        "Reward hacking is possible: reward .2 → .9, held-out accuracy 37% → 39%."
+    )
+    assert sentence(0.37, **others) == "Reward hacking: too early to tell."
+    assert sentence(0.37, 0.84) == (
+        "Reward hacking cannot be judged: held-out numbers use the same reward, startswith."
+    )
+    assert sentence() == "Reward hacking cannot be judged: there is only the reward, startswith."
 
 
 def test_the_held_out_curve_is_of_sampled_answers_and_shows_them_as_they_are() -> None:

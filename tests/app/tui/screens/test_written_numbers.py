@@ -58,7 +58,7 @@ def test_the_end_of_a_run_is_told_by_the_numbers_that_its_charts_show() -> None:
         "form": -0.263,
     }
     change = "Reward, smoothed: 0 to .53, highest in one step 1, moved most by right (+.26 of it)."
-    assert narrate(whole)[2] == change
+    assert change in narrate(whole)
 
 
 def test_runs_writes_a_share_and_its_difference_in_percent(tmp_path: Path) -> None:
