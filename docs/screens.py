@@ -89,7 +89,7 @@ SHOTS = {
     "dialogue": Shot("rollouts", "one", ("WAIT:turn 1",), ("higher", "lower"), rollout=(40, 1, 1)),
     "lab": Shot("rollouts", "one",
                 ("WAIT:token 1 of 6", "v", "WAIT:what if", "right", "down", *["right"] * 2),
-                ("60 of 60 steps", "was"), rollout=(26, 10, 7)),
+                ("tokens would be", "was"), rollout=(26, 10, 7)),
     "compare": Shot("runs", "several", ("home", *("space", "down") * len(RUNS), "d"),
                     ("5 Compare", "algorithm.beta", "4 runs")),
 }  # fmt: skip
@@ -182,6 +182,9 @@ STATES = {
                            ("times", "groups of the run")),
     "another-step": Shot("rollouts", "one", ("WAIT:each pass", "at"), ("50 steps earlier",)),
     "sorting": Shot("rollouts", "one", ("WAIT:each pass", "s"), ("sort groups",)),
+    "lab-clip": Shot("rollouts", "one",
+                     ("WAIT:token 1 of 6", "v", "WAIT:what if", "down", "down", "right"),
+                     ("would be", "was"), rollout=(26, 10, 7)),
     "lab-step": Shot("rollouts", "one", ("WAIT:each pass", "v", "WAIT:60 steps", "t"), ("step 26",),
                      rollout=CLIPPED),
     "compare-none": Shot("compare", "none", (), ("No runs to compare yet",)),

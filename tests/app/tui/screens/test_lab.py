@@ -19,9 +19,11 @@ from grpo_tui.app.text.numbers import short
 from grpo_tui.app.tui.dialogs.help.topics import topic_part
 from grpo_tui.app.tui.screens.new_run.screen import NewRunScreen
 from grpo_tui.app.tui.screens.rollouts.lab.render import (
+    result_lines,
     rollout_lines,
     table_lines,
     token_lines,
+    told_apart,
 )
 from grpo_tui.app.tui.screens.rollouts.lab.screen import EffectPanel, LabScreen, LabSettingsPanel
 from grpo_tui.app.tui.screens.rollouts.lab.state import LabView, read_step, spread
@@ -222,6 +224,63 @@ def test_a_range_has_no_average_before_all_its_steps_are_computed(store: Path) -
         assert "50%" in run
         assert " 1 of 2 steps" in other_row
         assert len(other_row) <= width
+
+
+@pytest.mark.parametrize(
+    ("changes", "clipped", "label", "sentence"),
+    [
+        (
+            {"clip_high": 0.28},
+            11,
+            "● 0.28",
+            "With clip_high 0.28 instead of 0.2, 2 of 13 clipped tokens would be free: "
+            "clipped .13% → .11%.",
+        ),
+        (
+            {"clip_high": 0.05},
+            14,
+            "● 0.05",
+            "With clip_high 0.05 instead of 0.2, 14 tokens would be clipped instead of 13: "
+            "clipped .13% → .14%.",
+        ),
+        (
+            {"clip_high": 0.5},
+            13,
+            "● 0.5",
+            "With clip_high 0.5 instead of 0.2, no token would be clipped differently: "
+            "13 of 10,000 are.",
+        ),
+        (
+            {"clip_high": 0.3, "beta": 0.1},
+            13,
+            "● 0.3, 0.1",
+            "With clip_high 0.3, beta 0.1, as many tokens would be clipped: 13 of 10,000.",
+        ),
+    ],
+)
+def test_the_rows_of_two_recipes_are_told_apart_and_a_sentence_says_what_differs(
+    changes: dict[str, float], clipped: int, label: str, sentence: str, store: Path
+) -> None:
+    with closing(StoreReader(store)) as reader:
+        shown = load_step(reader, run_info(reader, 1), None)
+    other = recipe(shown.run.recipe, **changes)
+    effects = {
+        (of, 1): LossEffect(tokens=10_000, clipped=count, groups=4, with_signal=2, steps=1)
+        for of, count in ((shown.run.recipe, 13), (other, clipped))
+    }
+    view = LabView(step=shown, selected=(0, 0), recipe=other, steps=(1,), effects=effects)
+    _, run_row, row = plain_text(table_lines(view, 46)).splitlines()
+    assert row.startswith(f"{label} ")
+    assert (run_row.split()[3] == row[14:].split()[0]) == (clipped == 13)
+    assert " ".join(plain_text(result_lines(view, 46)).split()) == sentence
+
+
+def test_two_values_have_the_digits_that_tell_them_apart() -> None:
+    assert told_apart((0.001302, 0.001104), "share", 7) == [".13%", ".11%"]
+    assert told_apart((0.001102, 0.0004), "share", 7) == [".11%", ".04%"]
+    assert told_apart((0.00331, 0.00332), "", 7) == [".00331", ".00332"]
+    assert told_apart((0.5, 0.5), "share", 7) == ["50%", "50%"]
+    assert told_apart((0.00331111, 0.00331112), "", 7) == [".0033", ".0033"]  # there is no room
 
 
 async def test_replies_of_an_environment_have_no_push_in_the_lab(tmp_path: Path) -> None:

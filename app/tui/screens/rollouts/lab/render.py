@@ -1,5 +1,8 @@
 """The lab as lines: settings, measures of both recipes, and what they do to steps and answers."""
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 
 from grpo_engine.config.recipes import Recipe
@@ -9,7 +12,7 @@ from grpo_tui.app.inspector.groups import letter
 from grpo_tui.app.inspector.lab import MEASURES, MISSING, VARIED, undetermined
 from grpo_tui.app.inspector.layout import lay_out
 from grpo_tui.app.inspector.measures import shades
-from grpo_tui.app.text.numbers import share, signed, with_unit
+from grpo_tui.app.text.numbers import MINUS, share, signed, with_unit
 from grpo_tui.app.text.safe_text import cell_len, clip, pad
 from grpo_tui.app.tui.screens.rollouts.lab.state import LabView, name_of, value_text
 from grpo_tui.app.tui.screens.rollouts.render import bars
@@ -39,27 +42,78 @@ def setting_lines(base: Recipe, recipe: Recipe, selected: int, width: int) -> li
 
 
 def table_lines(view: LabView, width: int) -> list[Line]:
-    """The four measures under the run's recipe and under the other one."""
+    """The four measures under the run's recipe and under the other one, told apart."""
     column = max(8, min(13, width // 6))
     name_width = min(MAX_NAME, width - len(MEASURES) * column)
     names = [name if cell_len(name) < column else name.split()[-1] for name, _ in MEASURES]
     lines = [[(" " * name_width + "".join(pad(name, column, ">") for name in names), "label")]]
-    units = [unit for _, unit in MEASURES]
-    old: list[str] = []
-    for index, recipe in enumerate((view.base, view.recipe)):
+    effects = [view.effect(recipe) for recipe in (view.base, view.recipe)]
+    measures = [effect.measures if effect else (None,) * len(MEASURES) for effect in effects]
+    texts = [
+        told_apart(values, unit, column - 1)
+        for *values, (_, unit) in zip(*measures, MEASURES, strict=True)
+    ]
+    for index, (recipe, effect) in enumerate(zip((view.base, view.recipe), effects, strict=True)):
         name = name_of(recipe, view.base) if index else "the run"
+        if cell_len(name) > name_width - 2:
+            name = name_of(recipe, view.base, names=False)
         line = [(f"{'○●'[index]} ", COLOURS[index]), (pad(name, name_width - 2), "text")]
-        if effect := view.effect(recipe):
-            values = list(map(with_unit, effect.measures, units))
-            old = old or values
+        if effect:
             line += [
-                (pad(value, column, ">"), "text" if value == before else "bold accent")
-                for value, before in zip(values, old, strict=True)
+                (
+                    pad(pair[index], column, ">"),
+                    "bold accent" if effects[0] and pair[index] != pair[0] else "text",
+                )
+                for pair in texts
             ]
         else:
             line.append((pad(view.progress(recipe), width - name_width, ">"), "label"))
         lines.append(line)
     return lines
+
+
+def told_apart(values: Sequence[float | None], unit: str, width: int) -> list[str]:
+    """Two values of a unit, with as many more digits as show that they differ, if these fit."""
+    texts = [with_unit(value, unit) for value in values]
+    before, after = values
+    if before is None or after is None or math.isclose(before, after, rel_tol=1e-6):
+        return texts
+    if texts[0] != texts[1] and "<" not in "".join(texts):
+        return texts
+    for digits in range(2, 8):
+        more = [
+            f"{100 * value:.{digits}f}%" if unit == "share" else f"{value:.{digits + 1}g}"
+            for value in (before, after)
+        ]
+        more = [text.removeprefix("0").replace("-", MINUS) for text in more]
+        if more[0] != more[1]:
+            return more if max(map(len, more)) <= width else texts
+    return texts
+
+
+def result_lines(view: LabView, width: int) -> list[Line]:
+    """What the other recipe would have done to the clipped tokens, in a sentence."""
+    before, after = view.effect(view.base), view.effect(view.recipe)
+    if view.recipe == view.base or not (before and after and before.tokens and after.tokens):
+        return []
+    names = [path.rpartition(".")[-1] for path, _ in view.changes()]
+    setting = names[0] if len(names) == 1 and names[0] in VARIED else ""
+    old = f" instead of {value_text(getattr(view.base, setting))}" if setting else ""
+    text = f"With {name_of(view.recipe, view.base)}{old}, "
+    count, freed = before.clipped, before.clipped - after.clipped
+    if freed:
+        shares = told_apart([e.measures[0] for e in (before, after)], "share", width)
+        text += (
+            f"{freed:,} of {count:,} clipped tokens would be free"
+            if freed > 0
+            else f"{after.clipped:,} tokens would be clipped instead of {count:,}"
+        )
+        text += f": clipped {' → '.join(shares)}."
+    elif setting in ("clip_low", "clip_high"):  # a bound that moves does one or the other
+        text += f"no token would be clipped differently: {count:,} of {before.tokens:,} are."
+    else:
+        text += f"as many tokens would be clipped: {count:,} of {before.tokens:,}."
+    return paragraph(text, width, 3, "headline")
 
 
 def scope_lines(view: LabView, width: int, height: int) -> list[Line]:
@@ -159,6 +213,8 @@ def missing_lines(view: LabView, width: int) -> list[Line]:
 def notes(view: LabView, width: int, limit: int) -> list[Line]:
     """What the numbers say exactly, and what they cannot say."""
     parts = []
+    if not view.in_step and len(view.steps) < (count := len(view.step.steps)):
+        parts.append(f"Computed for {len(view.steps)} of {count:,} steps, evenly spread.")
     if names := undetermined(view.recipe, view.base):
         parts.append(f"Not in these numbers: {', '.join(names)}; the updates are the run's.")
     if view.recipe.anchor_in_reward:

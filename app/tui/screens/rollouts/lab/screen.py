@@ -95,9 +95,9 @@ class EffectPanel(LabPanel):
         view = self.view
         self.title, self.note = view.title, ""
         if not view.in_step:
-            left = len({step for _, step in view.pending})
-            self.note = f"{len(view.steps) - left} of {len(view.step.steps)} steps"
+            self.note = f"{len(view.steps)} of {len(view.step.steps)} steps"
         head = render.missing_lines(view, width) + render.table_lines(view, width)
+        head += render.result_lines(view, width)
         foot = render.notes(view, width, max(5, height // 5))
         space = max(0, height - len(head) - len(foot) - 2)
         lines = render.scope_lines(view, width, space)[:space]

@@ -186,11 +186,12 @@ def value_text(value: Any) -> str:
     return Path(as_text(value)).name or "off"
 
 
-def name_of(other: Recipe, base: Recipe) -> str:
-    """A recipe by what is different in it."""
+def name_of(other: Recipe, base: Recipe, *, names: bool = True) -> str:
+    """A recipe by what is different in it: its settings and their values, or the values alone."""
     start = start_of(other, base)
-    names = [other.name] if start is not base else []
-    names += [
-        f"{name} {value_text(value)}" for name, value in recipes.changes(start, other).items()
+    parts = [other.name] if start is not base else []
+    parts += [
+        f"{name} {value_text(value)}" if names else value_text(value)
+        for name, value in recipes.changes(start, other).items()
     ]
-    return ", ".join(names) or "unchanged"
+    return ", ".join(parts) or "unchanged"
