@@ -59,7 +59,7 @@ class RunsPanel(ComparePanel):
 
     def height_needed(self) -> int:
         """The rows for the runs."""
-        return min(MAX_RUNS, max(1, len(self.view.runs)))
+        return min(MAX_RUNS, max(1, len(self.view.runs or self.view.requested)))
 
     def copy_text(self) -> str:
         """Return the run under the cursor."""
@@ -73,6 +73,8 @@ class RunsPanel(ComparePanel):
         judged = view.comparison.rankings
         marks = "▲ better ▼ worse than ◆ baseline" if judged else "◆ baseline"
         self.note = marks if count > 1 else ""
+        if view.reading:
+            return render.requested_lines(view, width)[: max(1, height)]
         head, *rows = render.legend_lines(view, width)
         return [head, *self.around(rows, view.run, max(1, height - 1))]
 
@@ -99,6 +101,7 @@ class SettingsPanel(ComparePanel, can_focus=False):
 
     def paint(self, width: int, height: int) -> list[Line]:
         """The table, with the number of differences in the frame."""
+        self.note = ""
         if not self.view.runs:
             return []
         self.title = "changed settings" if len(self.view.runs) > 1 else "settings"
@@ -259,7 +262,8 @@ class ComparePagePanel(ComparePanel, PagesPanel):
             "settings": render.settings_lines,
             "answers": render.completions_lines,
         }[self.view.page]
-        lines = draw(self.view, width, height - 1) if self.view.runs else []
+        reading: list[Line] = [[("reading", "label")]]
+        lines = draw(self.view, width, height - 1) if self.view.runs else reading
         return [self.strip_line(), *lines]
 
     def copy_text(self) -> str:

@@ -22,6 +22,7 @@ from grpo_tui.app.text.comparison import (
     ranking_of,
     ranking_rows,
     ranking_title,
+    run_name,
     standing,
     value_text,
 )
@@ -128,6 +129,19 @@ def legend_lines(view: CompareView, width: int) -> list[Line]:
         list_row(line, width, selected=index > 0 and view.runs[index - 1] is view.chosen)
         for index, line in enumerate(lines)
     ]
+
+
+def requested_lines(view: CompareView, width: int) -> list[Line]:
+    """The marks and names of runs whose comparison is being read."""
+    rows: list[Line] = [
+        [
+            (" ", ""),
+            view.marker(run.id).span,
+            (" " + clip(run_name(run, view.requested), width - 3), "text"),
+        ]
+        for run in view.requested
+    ]
+    return [[("reading", "label")], *rows]
 
 
 def legend_columns(view: CompareView) -> Iterator[list[Cell]]:

@@ -40,6 +40,7 @@ from grpo_tui.app.tui.screens.compare.state import (
     load_comparison,
     load_completions,
     load_prompts,
+    load_runs,
     rows_of,
 )
 from grpo_tui.app.tui.store.reader import reporting
@@ -98,8 +99,9 @@ class CompareScreen(WorkbenchScreen):
         if not self.is_mounted:
             return
         for panel in self.query(ComparePanel):
-            panel.view = new
-        self._arrange()
+            panel.view = new.drawn
+        if not (new.reading and new.runs):  # else panels would move twice
+            self._arrange()
 
     def _arrange(self) -> None:
         """Share the lines by what the panels have to show; what nothing needs is the curves'."""
@@ -171,7 +173,7 @@ class CompareScreen(WorkbenchScreen):
     def reload(self) -> None:
         """Reload the comparison, then the curves and what else is shown."""
         worker = self._read()
-        if not self.view.runs:
+        if self.view.reading:
             self.opening = worker
 
     @work(exclusive=True, group="comparison")
@@ -179,12 +181,14 @@ class CompareScreen(WorkbenchScreen):
         view, began = self.view, time.monotonic()
         self._reading += 1
         with reporting(self):
+            if view.reading:
+                self.update(requested=await self.read("names", load_runs, view.refs))
             comparison = await self.read(
                 "comparison", load_comparison, view.refs, view.baseline, view.axis, view.at
             )
-            runs = comparison.runs
-            if len(runs) < len(view.refs):  # some are no longer stored
-                self.compare(tuple(run.id for run in runs))
+            ids = tuple(run.id for run in comparison.runs)
+            if ids != view.refs:  # names, or some are no longer stored
+                self.compare(ids)
             else:
                 self.view = self.view.with_comparison(comparison)
                 self.draw()

@@ -124,6 +124,7 @@ class CompareView:
 
     refs: tuple[str, ...] = ()
     slots: Mapping[str, int] = field(default_factory=dict)  # of marks and colours, by run
+    requested: tuple[RunSummary, ...] = ()  # of which a comparison is being read
     comparison: Comparison = NOTHING
     charts: Charts = NO_CHARTS
     baseline: str = ""
@@ -171,6 +172,13 @@ class CompareView:
         return bool(self.refs) and {run.id for run in self.runs} != set(self.refs)
 
     @property
+    def drawn(self) -> "CompareView":
+        """What the panels show: while runs are read, nothing of those that were compared before."""
+        if not self.reading:
+            return self
+        return replace(self, comparison=NOTHING, charts=NO_CHARTS, metrics=())
+
+    @property
     def column(self) -> tuple[str, ...]:
         """The runs of the chosen run's column."""
         return self._column_of(self.chosen)
@@ -207,6 +215,7 @@ class CompareView:
             self,
             refs=tuple(refs),
             slots=slots,
+            requested=(),
             at=None,
             baseline=self.baseline if self.baseline in refs else next(iter(refs), ""),
             prompts=None,
@@ -346,6 +355,16 @@ class CompareView:
 # -- what the store answers ---------------------------------------------------------------------
 
 
+def load_runs(reader: StoreReader, refs: Sequence[str]) -> tuple[RunSummary, ...]:
+    """The runs that are still stored."""
+    runs: dict[int, RunSummary] = {}
+    for ref in refs:
+        with suppress(RunNotFoundError):
+            run = reader.resolve(ref)
+            runs.setdefault(run.key, run)
+    return tuple(runs.values())
+
+
 def load_comparison(
     reader: StoreReader, refs: Sequence[str], baseline: str, axis: str, at: float | None
 ) -> Comparison:
@@ -353,14 +372,9 @@ def load_comparison(
 
     Their metrics are also read at a position on the axis.
     """
-    runs: dict[int, RunSummary] = {}
-    for ref in refs:
-        with suppress(RunNotFoundError):
-            run = reader.resolve(ref)
-            runs.setdefault(run.key, run)
-    if not runs:
+    ordered = load_runs(reader, refs)
+    if not ordered:
         return NOTHING
-    ordered = list(runs.values())
     base = next((run for run in ordered if run.id == baseline), ordered[0])
     return compare(
         reader, ordered, baseline=base, axis=axis, at=common_end(ordered, axis), values_at=at

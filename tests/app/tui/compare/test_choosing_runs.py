@@ -2,6 +2,7 @@
 
 import re
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from grpo_tui.app.tui.dialogs.picker import Picker
 from grpo_tui.app.tui.messages import CompareRequested, RunOpened
 from grpo_tui.app.tui.screens.compare.panels import RunsPanel, SettingsPanel
 from grpo_tui.app.tui.screens.compare.screen import CompareScreen
+from grpo_tui.app.tui.screens.compare.state import load_runs
 from grpo_tui.experiments.reader import StoreReader
 from tests.app import frames
 from tests.app.compared import opened, refs_of, settled, sweep_of_rates, workbench
@@ -85,6 +87,19 @@ async def test_help_on_compare_has_the_values_of_the_compared_runs_alone(store: 
         text = on.text.partition("in the compared runs")[2]
         assert "lone-wolf" not in text
         assert "health of" not in on.text
+
+
+async def test_while_runs_are_read_nothing_of_the_former_ones_is_shown(store: Path) -> None:
+    async with walk(workbench(store)) as on:
+        *others, _ = refs_of(store)
+        with StoreReader(store) as reader:
+            requested = load_runs(reader, others[:2])
+        screen = await opened(on, tuple(others[2:]))
+        assert "is better than" in on.text
+        screen.view = replace(screen.view.with_refs(others[:2]), requested=requested)
+        await on.see("Reading the runs", "● other-1", "■ other-2")
+        assert "rates" not in on.text
+        assert "better" not in on.text
 
 
 async def test_compare_begins_with_the_open_run(store: Path) -> None:
