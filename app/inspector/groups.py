@@ -27,11 +27,14 @@ ENDINGS = {
 
 
 def ordered(groups: Sequence[GroupView], by: Order) -> tuple[GroupView, ...]:
-    """The groups of a step by descending measure; those without one come last."""
+    """The groups of a step by descending measure; those without one come last.
 
-    def position(group: GroupView) -> float:
+    Of equal ones those come first whose rewards differ: the others teach nothing.
+    """
+
+    def position(group: GroupView) -> tuple[float, bool]:
         measure = measure_of(group, by)
-        return math.inf if measure is None else -measure
+        return (math.inf, False) if measure is None else (-measure, not group.reward_std)
 
     return tuple(sorted(groups, key=position))
 

@@ -72,6 +72,13 @@ def test_each_measure_sorts_by_its_mean_and_ties_by_place() -> None:
     assert [g.index for g in ordered([three, low], "kl")] == [3, 2]  # what is not known is last
 
 
+def test_of_groups_with_the_same_measure_one_with_differing_rewards_comes_first() -> None:
+    alike = replace(group(0, rollout(0, reward=1.0), rollout(1, reward=1.0)), reward_std=0.0)
+    differ = replace(group(1, rollout(0, reward=0.0), rollout(1, reward=1.0)), reward_std=0.5)
+    assert [one.index for one in ordered([alike, differ], "reward")] == [1, 0]
+    assert [one.index for one in ordered([alike, differ], "prompt")] == [0, 1]
+
+
 def test_the_worst_prompt_has_the_lowest_mean_and_not_the_lowest_answer() -> None:
     unlucky = group(0, *(rollout(i, reward=float(i > 0)) for i in range(4)))  # 0, 1, 1, 1
     worse = group(1, *(rollout(i, reward=0.5) for i in range(4)))

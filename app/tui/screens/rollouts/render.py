@@ -68,9 +68,11 @@ from grpo_tui.app.tui.widgets.panel import Span as Part
 from grpo_tui.experiments.values import GroupView, RolloutView, SearchHit
 
 ORIGIN_NAMES: Mapping[str, str] = {"train": "training", "pinned": "pinned", "eval": "held-out"}
-# The heading of what groups are ordered by, in place of the spread.
+# The heading of what groups are ordered by, in place of the spread, or of the mean where the list
+# is narrow.
 ORDER_HEADINGS: Mapping[Order, str] = {
     "surprise": "surp",
+    "reward": "best",
     "length": "len",
     "kl": "KL",
     "clip": "clip",
@@ -103,11 +105,13 @@ def origin_name(origin: str) -> str:
 def group_blocks(view: RolloutsView, width: int, height: int) -> list[list[Line]]:
     """The lines of each group, from the heading on: its number, prompt and mean reward.
 
-    Beside it stands the sorted measure or the spread, and `=` without a signal. Where lines are
-    left, the answers follow with their rewards, and the rest of the prompt.
+    Beside it stands the sorted measure or the spread, and `=` without a signal; a narrow list has
+    the sorted measure alone. Where lines are left, the answers follow with their rewards, and the
+    rest of the prompt.
     """
-    heading = ORDER_HEADINGS.get(view.order, "std")
-    columns = f"{'mean':>5}{heading:>5}  " if width >= TWO_COLUMNS else f"{'mean':>5}  "
+    measured = ORDER_HEADINGS.get(view.order)
+    names = ["mean", measured or "std"] if width >= TWO_COLUMNS else [measured or "mean"]
+    columns = "".join(f"{name:>5}" for name in names) + "  "
     blocks: list[list[Line]] = [[justified([], [(columns, "label")], width)]]
     groups = view.groups
     rows = max(1, (height - 1) // max(1, len(groups)))
@@ -116,8 +120,9 @@ def group_blocks(view: RolloutsView, width: int, height: int) -> list[list[Line]
             blocks.append([[]])  # it is out of sight
             continue
         selected = position == view.group_at
-        second = group.reward_std if heading == "std" else measure_of(group, view.order)
-        seconds = f"{narrow(second, 4):>5}" if width >= TWO_COLUMNS else ""
+        known = {"mean": group.reward_mean, "std": group.reward_std}
+        values = [known[n] if n in known else measure_of(group, view.order) for n in names]
+        number, *rest = [f"{narrow(value, 4):>5}" for value in values]
         room = max(1, width - 4 - len(columns))
         first, *others = wrap(last_question(group.prompt_text), room, max(1, rows - 1)) or [""]
         left = [
@@ -126,8 +131,8 @@ def group_blocks(view: RolloutsView, width: int, height: int) -> list[list[Line]
             (first, "headline" if selected else "text"),
         ]
         numbers = [
-            (f"{narrow(group.reward_mean, 4):>5}", "text"),
-            (seconds, "label"),
+            (number, "text"),
+            ("".join(rest), "label"),
             (" =" if group.no_signal or group.reward_std == 0 else "  ", "label"),
         ]
         lines = [justified(left, numbers, width), *([("   ", ""), (o, "text")] for o in others)]
@@ -254,7 +259,7 @@ def history_line(same: Sequence[GroupView], group: GroupView, width: int) -> Lin
     texts = [f"{visit.step} {bar}" for visit, bar in zip(same, bars, strict=True)]
     greedy = ", greedy," if is_greedy(group) else ""
     name = f" {origin_name(group.origin)} prompt{greedy} by step "
-    end = f"  {short(rewards[0])} → {short(rewards[current])}  [ ] step  d diff"
+    end = f"  {short(rewards[0])} → {short(rewards[-1])}  [ ] step  d diff"
     items = [(text, "series.reward") for text in texts]
     visits = strip(items, current, width - len(name) - len(end))
     return [(name, "label"), *visits, (end, "label")]

@@ -138,10 +138,11 @@ class GroupsPanel(RolloutsPanel, ListPanel):
             first, heading, *rows = render.prompt_lines(view, width, height)
             lines = self.listed([[row] for row in rows], height - 2, view.hit, above=2)
             return [first, heading, *lines]
-        self.note_first(*[f"sort {view.order}"] * bool(view.groups))
+        self.note = ""
         if not view.groups:
             text = "The prompts of a step, with the mean reward of their answers, appear here."
             return hint(text, width)
+        self.note_first(f"sort {view.order}", f"by {view.order}", view.order)
         foot = render.sampling_lines(view, width) if height >= TALL else []
         height -= len(foot)
         (heading,), *blocks = render.group_blocks(view, width, height)

@@ -28,6 +28,7 @@ from grpo_tui.app.text.numbers import short
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.messages import RolloutOpened, RunOpened
 from grpo_tui.app.tui.screens.rollouts.lab.screen import LabScreen
+from grpo_tui.app.tui.screens.rollouts.render import history_line
 from grpo_tui.app.tui.screens.rollouts.screen import (
     CompletionPanel,
     GroupsPanel,
@@ -39,6 +40,7 @@ from grpo_tui.app.tui.screens.rollouts.state import (
     Search,
     search,
 )
+from grpo_tui.app.tui.widgets.panel import plain_text
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import RecordedTokens
 from tests.app import frames
@@ -157,6 +159,22 @@ def test_sorting_leads_to_the_best_and_the_worst_answer_of_the_step(
     chosen = view.ordered_by(order).rollout  # type: ignore[arg-type]
     assert chosen is not None
     assert chosen.reward == of(r.reward for group in groups for r in group.rollouts)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("width", [22, 40])
+def test_the_list_of_groups_shows_and_names_what_it_is_sorted_by(width: int, store: Path) -> None:
+    view = rollouts_view(store).ordered_by("reward")
+    best = [max(rollout.reward or 0.0 for rollout in group.rollouts) for group in view.groups]
+    note, heading, *rows = painted(GroupsPanel, width, 6, view=view).splitlines()[1:]
+    assert note.endswith(" reward")
+    end = heading.index("best") + len("best")
+    assert [row[:end].split()[-1] for row in rows] == [short(reward, 1) for reward in best]
+
+
+def test_the_line_of_a_prompt_ends_with_its_first_and_its_newest_reward(store: Path) -> None:
+    visits = rollouts_view(store, 2, 0, 0, "pinned").visits
+    visits = tuple(replace(visit, reward_mean=float(n)) for n, visit in enumerate(visits, 1))
+    assert "1 → 3 " in plain_text([history_line(visits, visits[0], 100)])
 
 
 def test_an_answer_is_split_at_the_ends_of_its_tokens() -> None:
