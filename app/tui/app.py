@@ -10,7 +10,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from textual import events, on, work
 from textual.content import Content
@@ -33,6 +33,10 @@ from grpo_tui.app.tui.textual_private import waits
 from grpo_tui.app.tui.tour import Tour
 from grpo_tui.experiments.db.paths import store_path
 from grpo_tui.experiments.errors import StoreError
+from grpo_tui.experiments.values import RunSummary
+
+if TYPE_CHECKING:
+    from grpo_tui.experiments.reader import StoreReader
 
 SCREENS = {
     "runs": "grpo_tui.app.tui.screens.runs.screen:RunsScreen",
@@ -234,8 +238,15 @@ class Workbench(RunApp):
     @work(exclusive=True, group="active")
     async def _read_active(self) -> None:
         """Read which runs are being trained, by whichever process."""
+        before = {run.key for run in self.active}
+
+        def changes(reader: "StoreReader") -> tuple[tuple[RunSummary, ...], tuple[RunSummary, ...]]:
+            active = reader.active()
+            gone = before - {run.key for run in active}
+            return active, reader.runs(keys=[*gone], metrics=(), archived=True) if gone else ()
+
         with suppress(StoreError, InterruptedError, asyncio.CancelledError):
-            self.note_active(await self.reader.read(lambda reader: reader.active(), "active"))
+            self.note_active(*await self.reader.read(changes, "active"))
 
     def frame_now(self) -> None:
         """Draw new data on the active screen."""

@@ -28,7 +28,7 @@ from grpo_tui.app.tui.store.reader import ReaderThread
 from grpo_tui.app.tui.textual_private.themed_app import ThemedApp
 from grpo_tui.app.tui.tour import Tour
 from grpo_tui.experiments.errors import StoreError
-from grpo_tui.experiments.values import RunSummary
+from grpo_tui.experiments.values import ENDED, RunSummary
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.store import ExperimentStore
@@ -103,13 +103,31 @@ class RunApp(ThemedApp):
         self.session = session
         self.frame_now()
 
-    def note_active(self, runs: tuple[RunSummary, ...]) -> None:
-        """Take the runs that are being trained; what the queue has begun is next on Watch."""
+    def note_active(self, runs: tuple[RunSummary, ...], ended: tuple[RunSummary, ...]) -> None:
+        """Take the runs that are being trained; what the queue has begun is next on Watch.
+
+        Of those that ended since, the end is reported, except of the runs that this process trains
+        or shows: their ends are on screen.
+        """
         known = {run.id for run in self.active}
         new = [run.id for run in runs if run.id not in known]
         if self.follows_queue and new:
             self.began = new[0]
         self.active = runs
+        shown = self.session.run if self.session is not None else 0
+        for run in ended:
+            if run.id != self.bridge.run and run.key != shown and run.status in ENDED:
+                self._report_end(run)
+
+    def _report_end(self, run: RunSummary) -> None:
+        text = f"{run.title} {run.status} at step {run.step}"
+        if run.status == "lost":
+            text = f"The process of {run.title} is gone at step {run.step}; r on Runs resumes it."
+        error = run.error.partition("\n")[0]
+        self.notify(
+            f"{text}: {error}" if error and run.status == "failed" else text,
+            severity="error" if run.status in ("failed", "lost") else "information",
+        )
 
     def close_runs(self, runs: Collection[int]) -> None:
         """Show no run if the one on screen is among these, which are being deleted."""

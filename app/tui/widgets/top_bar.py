@@ -36,7 +36,7 @@ MARKS = {
 # Of an alert or a line of the log.
 SEVERITIES = {"info": ("·", "label"), "warning": ("▲", "warn"), "error": ("✗", "bad")}
 # What a narrow terminal leaves out, in this order, before it shortens the name further.
-CUT_FIRST = ("mark", "alerts", "step")
+CUT_FIRST = ("mark", "other", "alerts", "step")
 LEAST_NAME, OTHER = 10, 14  # cells of the name of the shown run, and of another at most
 
 
@@ -90,7 +90,8 @@ def _parts(snapshot: Snapshot, mark: str, elsewhere: Sequence[RunSummary]) -> di
         run, *others = elsewhere
         glyph, colour = status_mark(run.status)
         more = f" +{len(others)}" * bool(others)
-        parts["elsewhere"] = [(f" {glyph} ", colour), (f"{clip(run.title, OTHER)}{more} ", "text")]
+        parts["elsewhere"] = [(f" {glyph} ", colour)]
+        parts["other"] = [(f"{clip(run.title, OTHER)}{more} ", "text")]
     return parts
 
 

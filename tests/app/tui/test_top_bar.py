@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from grpo_engine import events as ev
 from grpo_engine.run_health import Health
 from grpo_tui.app.feed.snapshot import Head, Snapshot
 from grpo_tui.app.text.safe_text import cell_len
@@ -64,10 +65,35 @@ def test_what_a_narrow_terminal_leaves_out_comes_from_a_list(live: RunSummary) -
     assert line(36) == "● calm-otter ▲1 hacked? 60/60"
     assert line(36, "recorded speed") == "● calm-otter ▲1 hacked? 60/60"
     assert line(76, "", live) == "● calm-otter starter · grpo ▲1 hacked? step 60/60 ● live-heron"
-    assert line(46, "", live) == "● calm-otter hacked? 60/60 ● live-heron"
-    assert line(36, "", live) == "● calm-ott… hacked? ● live-heron"
+    assert line(47, "", live) == "● calm-otter ▲1 hacked? 60/60 ● live-heron"
+    assert line(46, "", live) == line(36, "", live) == "● calm-otter ▲1 hacked? 60/60 ●"
     assert line(80, "", live, replace(live, id="b")).endswith("● live-heron +1")
     assert plain_text([run_line(Snapshot(), "", [live], 36)]).strip() == "● live-heron"
+
+
+async def test_the_end_of_a_run_elsewhere_is_reported_and_stays_in_the_messages(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "runs.db"
+    record(path, run_events(steps=1), name="calm-otter")
+    ends: dict[str, ev.Event] = {
+        "live-heron": ev.RunFinished(step=4, reason="completed", summary={}),
+        "new-hare": ev.RunFailed(step=2, error="MemoryError", message="no room"),
+    }
+    async with walk(Workbench(path, preferences=Preferences())) as on:
+        recorders = [training(path, name) for name in ends]
+        on.app._read_active()
+        await on.until(lambda: len(on.app.active) == 2)
+        lost = replace(on.app.active[0], status="lost", name="old-owl", step=7)
+        for recorder, end in zip(recorders, ends.values(), strict=True):
+            recorder.put(end)
+            recorder.close()
+        on.app._read_active()
+        await on.until(lambda: not on.app.active)
+        on.app.note_active((), (lost,))
+        await on.press("exclamation_mark")
+        await on.see("live-heron completed at step", "new-hare failed at step", "no room")
+        assert "The process of old-owl is gone at step 7; r on Runs resumes it." in on.text
 
 
 async def test_a_run_that_trains_elsewhere_is_at_the_top_and_3_goes_to_what_the_queue_began(
