@@ -514,6 +514,7 @@ class RolloutsScreen(WorkbenchScreen):
     ) -> None:
         self._move(self.view)
         highlights = self.view.highlights if self.view.measure == measure else ()
+        start, has_some, backward = step, bool(highlights), by < 0
         highlight, distance = next_highlight(highlights, cursor, by), by if highlights else 0
         with reporting(self):
             while highlight is None:
@@ -521,19 +522,31 @@ class RolloutsScreen(WorkbenchScreen):
                 step, highlights = await self.read(
                     "highlights", load_highlights, step, measure, distance
                 )
+                has_some |= bool(highlights and not distance)
                 if distance and step.step == last:
-                    name, detail = MEASURES[measure], self.view.loaded
-                    text = f"No later {name} in this run; F goes to earlier ones."
-                    if by < 0:
-                        text = f"No earlier {name} in this run; f goes to later ones."
-                    if detail and detail.missing:
-                        text = f"No {name}: {detail.missing}."
-                    self.notify(text)
-                    return
-                highlight, distance = next_highlight(highlights, cursor, by), by
+                    if by < 0 or has_some:
+                        self._report_no_highlight(measure, backward=backward, here=has_some)
+                        return
+                    # None here or later, as in a step that is being trained: go to the latest.
+                    step, by = start, -1
+                    distance = by
+                else:
+                    highlight, distance = next_highlight(highlights, cursor, by), by
             view = self.view if self.view.step is step else self.view.with_step(step)
             view = replace(view, measure=measure, highlights=highlights)
             self._move(view.at_highlight(highlight))
+
+    def _report_no_highlight(self, measure: Measure, *, backward: bool, here: bool) -> None:
+        """Say that there is no earlier or no later highlight, or none, and why."""
+        name, detail = MEASURES[measure], self.view.loaded
+        text = f"No {name} in this run."
+        if backward:
+            text = f"No earlier {name} in this run; f goes to later ones."
+        elif here:
+            text = f"No later {name} in this run; F goes to earlier ones."
+        if detail and detail.missing and (backward or detail.missing != UNFINISHED):
+            text = f"No {name}: {detail.missing}."
+        self.notify(text)
 
     def action_sort(self) -> None:
         """Ask what to sort the groups by."""

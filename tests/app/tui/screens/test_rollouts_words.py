@@ -124,6 +124,9 @@ async def test_an_unfinished_step_shows_its_numbers_once_it_has_ended(tmp_path: 
         screen = await opened(on, step=3)
         assert screen.view.loaded.missing == UNFINISHED
         assert "the update of this step has not ended" in on.text
+        await on.press("f")  # the latest clipped token is in an earlier step
+        assert (screen.view.step.step, screen.view.highlight is None) == (2, False)
+        await opened(on, step=3)
         for event in events[scored_at + 1 :]:
             handle.put(event)
         handle.flush()
