@@ -79,7 +79,6 @@ ORDERS: dict[Order, tuple[str, str, str, Measure | None]] = {
 NEED_ROLLOUTS = frozenset(
     {"prompt(1)", "highlight(1)", "lab", "sort", "origin", "heat", "visit(1)", "compare_visits"}
 )
-NEED_TRAINING = frozenset({"lab"})
 TALL = 20  # lines of the list of groups from which a sentence fits below it
 TWO_COLUMNS, TOKENS = 100, 56  # cells from which the other answers stand beside, and of the tokens
 READING = "reading the token numbers"
@@ -393,8 +392,7 @@ class RolloutsScreen(WorkbenchScreen):
             return
         self.set_class(bool(new.search or new.prompts), "-finding")
         self.set_class(new.compared is not None, "-comparing")
-        origin = new.group.origin if new.group else ""
-        self.key_bar.hidden = {"": NEED_ROLLOUTS, "train": frozenset()}.get(origin, NEED_TRAINING)
+        self.key_bar.hidden = frozenset() if new.group else NEED_ROLLOUTS
         for panel in self.query(RolloutsPanel):
             panel.view = new
         if new.group is not None and new.loaded is None:
@@ -605,12 +603,10 @@ class RolloutsScreen(WorkbenchScreen):
             self.notify("Pinned: this prompt will be sampled again during the run.")
 
     def action_lab(self) -> None:
-        """Open the lab on this step and this answer."""
+        """Open the lab on this step and this answer, or on the last step of training before it."""
         step, (_, group, rollout, _) = self.view.step, self.view.cursor
-        if step is None or not step.groups or step.origin != "train":
-            self.notify("The lab computes with training prompts: 4 goes to the newest.")
-            return
-        self.opening = self._open_lab(step, (group, rollout))
+        if step is not None:
+            self.opening = self._open_lab(step, (group, rollout))
 
     @work(exclusive=True, group="lab")
     async def _open_lab(self, step: GroupList, selected: tuple[int, int]) -> None:
@@ -619,6 +615,12 @@ class RolloutsScreen(WorkbenchScreen):
         from grpo_tui.app.tui.screens.rollouts.lab.screen import LabScreen
 
         with reporting(self):
+            if step.origin != "train":
+                step = await self.read("lab", load_step, step.run, step.step)
+                selected = (0, 0)
+            if not step.groups:
+                self.notify("The lab computes with training prompts, and none are recorded yet.")
+                return
             if step.run.recipe.functions:
                 allowed = await trusting(self, "lab", with_functions, step)
                 if allowed is None:

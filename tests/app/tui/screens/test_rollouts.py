@@ -227,16 +227,18 @@ async def test_a_running_run_is_followed_until_the_cursor_moves(store: Path) -> 
         assert on.view.step is shown
 
 
-async def test_the_lab_is_for_training_prompts_alone(store: Path) -> None:
-    async with on_rollouts(store, 2, 0, 0, "pinned") as on:
-        assert "what if" not in on.lines[-1]
-        await on.press("v")
-        assert "The lab computes with training prompts" in on.told
-        await on.go(RolloutOpened(1, 2, "train", 1, 1))
+@pytest.mark.parametrize(
+    ("origin", "step", "selected"), [("train", 2, (1, 1)), ("pinned", 4, (0, 0))]
+)
+async def test_the_lab_opens_on_the_step_of_training(
+    origin: ev.Origin, step: int, selected: tuple[int, int], store: Path
+) -> None:
+    async with on_rollouts(store, step, 1, 1, origin) as on:
         assert "what if" in on.lines[-1]
         await on.press("v")
         await on.until(lambda: isinstance(on.screen, LabScreen))
-        assert (on.view.step.step, on.view.selected) == (2, (1, 1))
+        assert (on.view.step.step, on.view.step.origin) == (step, "train")
+        assert on.view.selected == selected
 
 
 TEMPLATE = "<|im_start|>system\nYou are a careful assistant.<|im_end|>\n<|im_start|>user\n{}"
