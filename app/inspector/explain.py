@@ -23,7 +23,13 @@ def probability(logprob: float, digits: int = 3) -> str:
 
 
 def loss_texts(
-    loss: TokenLoss, row: RecordedTokens, token: int, recipe: Recipe, *, max_length: int
+    loss: TokenLoss,
+    row: RecordedTokens,
+    token: int,
+    recipe: Recipe,
+    *,
+    max_length: int,
+    scored: bool,
 ) -> dict[str, tuple[str, str]]:
     """What the loss did with a token of an answer: labels and texts, which may be empty."""
     ratios = [short(math.exp(new[token] - row.old[token]), 3) for new in row.passes]
@@ -33,13 +39,13 @@ def loss_texts(
     first_pass = len(row.passes) == 1
     return {
         "passes": ("", "" if first_pass else f"new ÷ old in each pass: {', '.join(ratios)}"),
-        "why": ("why", explanation(loss, recipe, first_pass=first_pass)),
+        "why": ("why", explanation(loss, recipe, first_pass=first_pass, scored=scored)),
         "gradient": ("gradient", gradient_sum(loss)),
         "share": ("share", f"of the objective: {share}"),
     }
 
 
-def explanation(token: TokenLoss, recipe: Recipe, *, first_pass: bool) -> str:
+def explanation(token: TokenLoss, recipe: Recipe, *, first_pass: bool, scored: bool = True) -> str:
     """Explain in one sentence which way the loss moves the token, and why."""
     if not token.in_loss:
         return LEFT_OUT
@@ -48,7 +54,7 @@ def explanation(token: TokenLoss, recipe: Recipe, *, first_pass: bool) -> str:
             f"{_judgement(token)}, but KL pulls it {_way(token.pull)} more than the advantage "
             f"pushes it {_way(token.push)}"
         )
-    blocked = blocked_by(token, recipe)
+    blocked = blocked_by(token, recipe, scored)
     text = blocked or _pushed(token, recipe, first_pass)
     if blocked and token.push:  # The ratio of a completion reads all of its tokens.
         text += f"; the ratio of its answer pushes it {_way(token.push)}"
@@ -79,14 +85,15 @@ def gradient_sum(token: TokenLoss) -> str:
     )
 
 
-def blocked_by(token: TokenLoss, recipe: Recipe) -> str:
+def blocked_by(token: TokenLoss, recipe: Recipe, scored: bool) -> str:
     """Why the token's own share of the loss does not push it; empty if it does."""
     if token.advantage == 0 and not recipe.reads_rewards:
         return "no push: the teacher finds it as likely"
     if token.advantage == 0 and isinstance(recipe.signal, Custom):
         return f"no push: {Path(recipe.signal).name} gave it the advantage 0"
     if token.advantage == 0:
-        return "no push: its answer scored the mean of its group, or got no score"
+        reason = "scored the mean of its group" if scored else "got no score"
+        return f"no push: its answer {reason}"
     if not token.on_policy:
         return "left out: the trainer's probability is too far from the sampler's"
     if not token.updated:

@@ -250,7 +250,10 @@ def _facts(completion: RolloutTokens, run: RunInfo) -> dict[str, list[str]]:
                     f"{short(loss.ratio, 3)}   bounds {short(loss.low)} to {short(loss.high)}",
                 )
             )
-            said = loss_texts(loss, row, token, run.recipe, max_length=run.max_length)
+            scored = completion.rollout.reward is not None
+            said = loss_texts(
+                loss, row, token, run.recipe, max_length=run.max_length, scored=scored
+            )
             texts += [(label or "ratios", text) for label, text in said.values()]
         for label, text in texts:
             facts.setdefault(label, []).append(text)

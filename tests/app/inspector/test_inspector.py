@@ -29,6 +29,13 @@ def test_why_says_side_and_bound(changes: dict[str, object], words: str) -> None
     assert words in explanation(term(**changes), recipe("grpo"), first_pass=True)
 
 
+def test_an_answer_without_a_push_scored_the_mean_or_got_no_score() -> None:
+    for scored, reason in ((True, "scored the mean of its group"), (False, "got no score")):
+        token = term(advantage=0.0, side="free")
+        text = explanation(token, recipe("grpo"), first_pass=True, scored=scored)
+        assert text == f"no push: its answer {reason}"
+
+
 def test_a_signal_of_the_users_own_is_not_said_to_subtract_the_mean() -> None:
     own = replace(recipe("grpo"), signal=Custom("signals.py:median"))
     words = explanation(term(advantage=0.0, side="free"), own, first_pass=True)

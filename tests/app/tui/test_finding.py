@@ -116,11 +116,12 @@ async def test_slash_on_watch_keeps_the_charts_that_match_until_esc(store: Path)
         await on.press("enter")
         curves = on.screen.query_one("#curves", Curves)
         assert [chart.keys[0] for chart in curves.charts] == ["kl"]
+        assert curves.copy_text().startswith("step\tkl\n1\t")
         assert curves.has_focus
         await on.press("escape")
         await on.see("▸reward")
         await on.press("slash", *"zzz")
-        await on.see("No metric of this run matches", "“zzz”")
+        await on.see("No metric of this run matches", "“zzz”", "searched")
 
 
 async def test_without_a_run_no_metric_is_said_to_be_missing_in_it(store: Path) -> None:

@@ -583,7 +583,8 @@ def token_parts(
     }
     if completion.losses:
         loss = completion.losses[token]
-        texts = loss_texts(loss, row, token, recipe, max_length=run.max_length)
+        scored = completion.rollout.reward is not None
+        texts = loss_texts(loss, row, token, recipe, max_length=run.max_length, scored=scored)
         parts["ratio"] = [_ratio_line(loss)]
         parts |= {name: labelled([text], LABEL, width, 3) for name, text in texts.items()}
     return parts

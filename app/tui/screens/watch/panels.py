@@ -120,9 +120,13 @@ class Curves(WatchPanel, ChartStack, ListPanel):
         snapshot, charts = self.snapshot, self.charts
         if not charts:
             self.note = ""
-            missing = f"No metric of this run matches “{safe(self.filter)}”." * bool(self.filter)
-            waiting = render.waiting(snapshot, "Curves appear here after step 1.")
-            return hint(missing or waiting, width)
+            text = render.waiting(snapshot, "Curves appear here after step 1.")
+            if self.filter:
+                text = (
+                    f"No metric of this run matches “{safe(self.filter)}”. "
+                    "Answers are searched on Rollouts (4 /)."
+                )
+            return hint(text, width)
         axis = 1 if height >= AXIS_FROM else 0
         columns, cells = self.columns(len(charts)), self.chart_width(len(charts))
         needed = ROOMY if height >= 6 * ROOMY else TIGHT
@@ -153,6 +157,14 @@ class Curves(WatchPanel, ChartStack, ListPanel):
         return self.cache.latest(
             chart.title, key, lambda: render.chart_lines(chart, snapshot, *look)
         )
+
+    def copy_text(self) -> str:
+        """Return the values of the chosen chart's first metric by step."""
+        series = self.snapshot.series.get(self.metric)
+        if series is None:
+            return ""
+        rows = zip(series.steps, series.values, strict=True)
+        return "\n".join([f"step\t{self.metric}", *(f"{step}\t{value}" for step, value in rows)])
 
     def action_move(self, rows: int, columns: int) -> None:
         """Move the cursor by rows of charts, or by charts."""

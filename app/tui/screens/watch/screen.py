@@ -49,7 +49,7 @@ class WatchScreen(ControlScreen):
     """One run, live or stored."""
 
     mode = "watch"
-    find_hint = "find charts: name, key or everyday words of any metric of the run"
+    find_hint = "find charts by name, key or everyday words; answers: 4 / on Rollouts"
     CSS_PATH = "watch.tcss"
     BINDINGS = bindings("watch")
 
