@@ -279,6 +279,7 @@ def test_two_values_have_the_digits_that_tell_them_apart() -> None:
     assert told_apart((0.001302, 0.001104), "share", 7) == [".13%", ".11%"]
     assert told_apart((0.001102, 0.0004), "share", 7) == [".11%", ".04%"]
     assert told_apart((0.00331, 0.00332), "", 7) == [".00331", ".00332"]
+    assert told_apart((8.21e-5, 8.22e-5), "", 7) == ["8.21e−5", "8.22e−5"]
     assert told_apart((0.5, 0.5), "share", 7) == ["50%", "50%"]
     assert told_apart((0.00331111, 0.00331112), "", 7) == [".0033", ".0033"]  # there is no room
 

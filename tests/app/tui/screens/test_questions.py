@@ -336,6 +336,8 @@ def says_what_another_clip_range_would_have_clipped(
                     counts[at] += len(list(clipped(row, lowest)))
     for name, count in zip(("the run", "clip_low 0.3"), counts, strict=True):
         assert re.search(rf"[○●] {name} +{re.escape(share(count / tokens))} ", text)
+    freed = counts[0] - counts[1]
+    assert f"{freed} of {counts[0]} clipped tokens would be free" in text
 
 
 # -- the ways ------------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ def told_apart(values: Sequence[float | None], unit: str, width: int) -> list[st
             f"{100 * value:.{digits}f}%" if unit == "share" else f"{value:.{digits + 1}g}"
             for value in (before, after)
         ]
-        more = [text.removeprefix("0").replace("-", MINUS) for text in more]
+        more = [text.removeprefix("0").replace("e-0", "e-").replace("-", MINUS) for text in more]
         if more[0] != more[1]:
             return more if max(map(len, more)) <= width else texts
     return texts
