@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from grpo_tui.experiments.compare.values import (
         Comparison,
         Evaluated,
+        MainEffect,
         PairedTest,
         RankedSetting,
         Ranking,
@@ -74,8 +75,9 @@ def verdict(
 ) -> str:
     """Say which setting is better, how sure that is, and what would make it surer.
 
-    It is about the chosen run's setting, or the best one beside the baseline's, by the evaluations
-    that `metric` is from. `by` is what makes it compare at equal work, here on the axis.
+    After what is known of single settings, it is about the chosen run's setting, or the best one
+    beside the baseline's, by the evaluations that `metric` is from. `by` is what makes it compare
+    at equal work, here on the axis.
     """
     ranking = ranking_of(comparison, metric)
     if ranking is None:
@@ -85,10 +87,11 @@ def verdict(
     rows = [row for row in ranking.settings if row.test]
     row = next((row for row in rows if chosen in row.own.runs), rows[0])
     assert row.test is not None
-    sentences = [sentence_of(row.test, comparison)]
+    result = sentence_of(row.test, comparison)
     if ranking.comparisons > 1:
-        sentences[0] = f"{sentences[0][:-1]}, corrected for {ranking.comparisons} comparisons."
-    sentences.append(unequal(row.test, comparison, axis, by))
+        result = f"{result[:-1]}, corrected for {ranking.comparisons} comparisons."
+    work, way = unequal(row.test, comparison, axis, by)
+    sentences = [work, _effects_sentence(ranking.effects), result, way]
     if not ranking.seeds:
         sentences.append("One seed each: the interval covers other problems, not other seeds.")
     sentences.append(_by_other_mode(row, ranking, comparison))
@@ -106,7 +109,29 @@ def verdict(
     return " ".join(part for part in sentences if part)
 
 
-def unequal(test: "PairedTest", comparison: "Comparison", axis: str, by: str) -> str:
+def _effects_sentence(effects: "Sequence[MainEffect]") -> str:
+    """The settings whose effect is clear, averaged over the others, then those without."""
+    clear = [effect for effect in effects if effect.p_value < ALPHA]
+    names = [_leaf(effect.path) for effect in clear]
+    parts = [
+        f"{name} {value_text(effect.value)} instead of {value_text(effect.base)}: "
+        f"{points(effect.difference)} points, {probability(effect.p_value)}"
+        for name, effect in zip(names, clear, strict=True)
+    ]
+    unclear = dict.fromkeys(
+        _leaf(effect.path) + f" {value_text(effect.value)}" * (_leaf(effect.path) in names)
+        for effect in effects
+        if effect not in clear
+    )
+    parts += [f"{', '.join(unclear)}: no clear effect"] if unclear else []
+    return f"{'; '.join(parts)}." if parts else ""
+
+
+def _leaf(path: str) -> str:
+    return path.rpartition(".")[2]
+
+
+def unequal(test: "PairedTest", comparison: "Comparison", axis: str, by: str) -> tuple[str, str]:
     """Say which setting had clearly more training than the other, and how that is avoided.
 
     One that began from a checkpoint had what was trained until there as well.
@@ -126,14 +151,15 @@ def unequal(test: "PairedTest", comparison: "Comparison", axis: str, by: str) ->
     is_equal = comparison.equal_work and axis != "step"
     alike = start == other
     if alike and (is_equal or more < UNEQUAL_RATIO * max(1, less)):
-        return ""
+        return "", ""
     way = (
-        f" {by} compares at equal steps, tokens or time, where all were evaluated by then "
+        f"{by} compares at equal steps, tokens or time, where all were evaluated by then "
         "(evaluation.every)."
     ) * alike
     return (
         f"Unequal training: {longer} had {_work(axis, more)}{start}, "
-        f"{shorter} {_work(axis, less)}{other}.{way}"
+        f"{shorter} {_work(axis, less)}{other}.",
+        way,
     )
 
 
@@ -215,9 +241,10 @@ def ranked(comparison: "Comparison", run: str, metric: str) -> "RankedSetting | 
 
 
 def standing(test: "PairedTest") -> str:
-    """Say how a setting did beside the baseline's: ▲ better, ▼ worse, `tie` if 0 is possible."""
-    mark = "tie" if test.p_value >= ALPHA else "▲" if test.difference > 0 else "▼"
-    return f"{mark} {points(test.difference)} pt"
+    """Say how a setting did beside the baseline's: ▲ better, ▼ worse, if that is sure."""
+    if test.p_value >= ALPHA:
+        return "cannot tell"
+    return f"{'▲' if test.difference > 0 else '▼'} {points(test.difference)} pt"
 
 
 def ranking_title(ranking: "Ranking") -> str:
@@ -259,7 +286,7 @@ def effect_rows(ranking: "Ranking") -> list[dict[str, str]]:
     """Return what each value of a setting changes as text, the most important columns first."""
     return [
         {
-            "setting": f"{effect.path.rpartition('.')[2]} {value_text(effect.base)} → "
+            "setting": f"{_leaf(effect.path)} {value_text(effect.base)} → "
             f"{value_text(effect.value)}",
             "points": points(effect.difference),
             "95%": f"{points(effect.low)} to {points(effect.high)}",
@@ -380,7 +407,7 @@ def setting_name(comparison: "Comparison", runs: Sequence[str]) -> str:
         return run_name(next(run for run in comparison.runs if run.id == runs[0]), comparison.runs)
     index = next(index for index, run in enumerate(comparison.runs) if run.id in runs)
     differing = _distinguishing(comparison)
-    leaves = [item.path.rpartition(".")[2] for item in differing]
+    leaves = [_leaf(item.path) for item in differing]
     parts = [
         f"{leaf if leaves.count(leaf) == 1 else item.path} {value_text(item.values[index])}"
         for item, leaf in zip(differing, leaves, strict=True)

@@ -23,7 +23,7 @@ from grpo_tui.app.tui.widgets.panel import BarPanel, Line, Panel, card, plain_te
 
 MAX_RUNS = 12
 TALL = 8  # lines of a chart
-SENTENCE_END = re.compile(r"(?<=\.) (?=[A-Z])")
+SENTENCE_END = re.compile(r"(?<=\.) ")  # the next may begin with the name of a run
 OFFERS = (
     ("+", "add runs from a list", "space marks, ⏎ compares them"),
     ("G", "the newest sweep", "which setting is better, and how sure that is"),

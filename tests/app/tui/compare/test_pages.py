@@ -10,6 +10,7 @@ from textual.widgets import Input
 
 from grpo_engine import events as ev
 from grpo_tui.app.text.comparison import ranking_rows
+from grpo_tui.app.text.comparison import verdict as verdict_of
 from grpo_tui.app.tui.dialogs.picker import Picker
 from grpo_tui.app.tui.messages import CompareRequested
 from grpo_tui.app.tui.screens.compare.panels import ComparePagePanel, RunsPanel
@@ -31,6 +32,7 @@ from tests.app.compared import (
     refs_of,
     settled,
     sweep_of_settings,
+    sweep_of_two_settings,
     workbench,
 )
 from tests.app.rest import until
@@ -278,3 +280,15 @@ def test_a_value_from_before_training_is_known_by_its_step_on_every_axis(
 ) -> None:
     view = CompareView(axis=axis, at=x)
     assert earlier(view, step) == text
+
+
+def test_the_verdict_on_two_settings_begins_with_the_one_that_matters(tmp_path: Path) -> None:
+    path = sweep_of_two_settings(tmp_path)
+    with StoreReader(path) as reader:
+        comparison = load_comparison(reader, refs_of(path), "", "step", None)
+    first, second, *_ = verdict_of(comparison).split(". ")
+    assert re.match(
+        r"learning_rate 0.0001 instead of 1e−05: \+.* points, p . \.\d+; beta: no clear effect",
+        first,
+    )
+    assert "is better than" in second

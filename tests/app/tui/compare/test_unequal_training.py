@@ -36,8 +36,10 @@ async def test_the_verdict_says_so_and_the_legend_has_its_values(
         screen = await opened(on)
         frames.check(on.app)
         told = " ".join(verdict(screen.view).split())
-        assert "long is better than short" in told
-        assert "Unequal training: long had 30 steps, short 5 steps. The key a compares" in told
+        first, second, *_ = told.split(". ")
+        assert first == "Unequal training: long had 30 steps, short 5 steps"
+        assert second.startswith("long is better than short")
+        assert "The key a compares" in told
         text = on.text
         assert "Unequal training" in text
         # the value that the verdict is from, then the best one
@@ -82,7 +84,7 @@ def test_at_equal_tokens_other_steps_are_no_unequal_training(tmp_path: Path) -> 
 def test_the_command_names_its_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = evaluated_runs(tmp_path, ("short", 5, 100, 5), ("long", 30, 100, 5))
     runs = ("short", "long", "--db", str(path))
-    assert "short 5 steps. --at compares" in " ".join(cli(capsys, *runs).split())
+    assert ". --at compares" in " ".join(cli(capsys, *runs).split())
     assert "Unequal training" not in cli(capsys, *runs, "--at", "step")
     equal = [
         json.loads(cli(capsys, *runs, *at, "--json"))["equal_work"] for at in ((), ("--at", "step"))
