@@ -51,8 +51,8 @@ class NameProvider(Provider):
         )
 
     async def discover(self) -> Hits:
-        """Yield the actions by their names."""
-        for entry in sorted(self._actions, key=lambda entry: entry.name):
+        """Yield the actions: those of this screen come first."""
+        for entry in self._actions:
             yield DiscoveryHit(entry.name, entry.go, help=escape(safe(entry.help)))
 
     async def search(self, query: str) -> Hits:
@@ -80,7 +80,7 @@ def _score(entry: Entry, term: str) -> float:
 
 
 def _actions(app: Any, screen: Screen[Any]) -> Iterator[Entry]:
-    for item in key_actions(screen):
+    for item in sorted(key_actions(screen), key=lambda item: item.everywhere):
         name = item.name[:1].upper() + item.name[1:]
         keys = f"  ({item.keys})" if item.keys else ""
         go = partial(app.run_action, item.action, item.node)

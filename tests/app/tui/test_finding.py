@@ -74,6 +74,10 @@ async def test_every_metric_is_found_by_its_key_its_title_and_everyday_words(sto
         ("export", {"Copy", "Save a picture", "Help: export, report, share"}),
         ("report", {"Save a picture", "Help: export, report, share"}),
         ("share", {"Copy", "Save a picture", "Help: export, report, share"}),
+        ("worst", {"Rollouts"}),
+        ("time left", {"Watch"}),
+        ("clip range", {"Rollouts"}),
+        ("healthy", {"Watch", "Runs"}),
         ("chart", {"Zoom", "Metrics", "Log axis"}),
     ],
 )
@@ -87,6 +91,16 @@ async def test_the_palette_knows_what_people_call_things(
         await pilot.pause()
         every = await everything(app)
     assert names <= {entry.name for _, entry in best(every, word)}
+
+
+async def test_the_palette_begins_with_the_actions_of_the_screen(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)):
+        finding = NameProvider(app.screen)
+        await finding.startup()
+        names = [str(hit.text) async for hit in finding.discover()]
+    assert names.index("Pause run") < names.index("Down")
+    assert names.index("Pause run") < names.index("Back")
 
 
 async def test_slash_is_the_same_field_on_every_screen_and_says_what_it_finds(

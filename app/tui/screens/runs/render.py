@@ -56,6 +56,7 @@ DATE = re.compile(r"^\d{4}-\d\d-\d\dT(\d\d:\d\d:\d\d)\S*")  # of a line of the l
 
 
 MAX_NAME = 30
+MIN_SETTING = 8  # cells of a setting that differs, whose title is then cut
 COLUMNS = tuple(column for column in run_columns.COLUMNS if column.width)
 SHOWN_AS = {
     "model.path": "model",
@@ -88,6 +89,8 @@ def fitting(width: int, view: RunsView) -> tuple[RunColumn, ...]:
         del by_key["tags", ""]
     left, chosen = width - 2, list[RunColumn]()
     for column in by_key.values():
+        if column.key.startswith("=") and column.width >= left > MIN_SETTING:
+            column = replace(column, width=left - 1)
         if column.width < left:
             chosen.append(column)
             left -= column.width + 1

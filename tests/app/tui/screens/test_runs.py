@@ -429,6 +429,12 @@ def test_the_columns_that_fit_are_the_first_of_a_list_whatever_the_order(
     assert len(first) == 4 or width < 60
 
 
+def test_the_title_of_a_setting_that_differs_is_cut_before_a_metric_takes_its_place() -> None:
+    axes = ("algorithm.beta", "optimizer.learning_rate", "seed")
+    titles = [column.title for column in fitting(74, RunsView(axes=axes))]
+    assert titles[4:6] == ["beta", "learning_rate"]
+
+
 @pytest.mark.parametrize("reward", [-1.1021e16, -1.1021e100, -1.2e-7])
 def test_a_number_that_does_not_fit_has_an_exponent(reward: float, tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
