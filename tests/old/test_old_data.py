@@ -82,6 +82,7 @@ GONE = {
     "best_n",
     "last_n",
     "at_n",
+    "effects",
 }
 
 
@@ -107,6 +108,7 @@ def comparable(version: Path, name: str, text: str) -> str:
         name: ["ancestry", "begun_from", "origin"] for name in ("show.json", "resumed.json")
     }
     text = re.sub(r'\s*"bytes": \d+,', "", text)  # the size of a run
+    text = re.sub(r',\s*"health(?:_reason)?": "(?:[^"\\]|\\.)*"', "", text)
     text = re.sub(r"\\+(?:x|u00)(?=[0-9a-f]{2})", r"\\u00", text)  # control characters in CSV
     if version.name == EARLY:
         changed["compare.json"].append("rankings")
