@@ -95,7 +95,7 @@ class RunWriter(StoreFile):
         return b""
 
     def _has_tokens(self, step: int, origin: str, group: ev.Group | None = None) -> bool:
-        if group is not None and all(rollout.without_ids for rollout in group.rollouts):
+        if group and not group.prompt_ids and all(item.without_ids for item in group.rollouts):
             return False
         pinned = origin == "pinned"
         has_tokens = {"all": True, "every": pinned or step % 10 == 0, "pinned": pinned}

@@ -166,7 +166,7 @@ async def test_the_cursor_of_runs_is_on_the_run_that_was_opened(store: Path) -> 
         await watch(on, "rates-2")
         await on.press("1")
         screen = on.screen
-        assert screen.view.selected.name == "rates-2"
+        await until(on.app, lambda: getattr(screen.view.selected, "name", "") == "rates-2")
         # the cursor stays where it is moved to, until another run is opened
         await on.press("home", "3", "1")
         assert screen.view.selected.name == "lone-wolf"
