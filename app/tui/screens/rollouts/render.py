@@ -731,10 +731,10 @@ def reward_lines(view: RolloutsView, width: int) -> list[Line]:
 def group_reward_lines(view: RolloutsView, width: int) -> list[Line]:
     """The reward of each answer and what each function gave it, as far as columns fit."""
     group = view.group
-    if group is None or len(group.rollouts) < 2:
+    if group is None or len(group.rollouts) < 2 or width < 3 + REWARD_COLUMN:
         return []
     names = ["reward", *(reward.name for reward in group.rollouts[0].rewards)]
-    names = names[: max(1, (width - 3) // REWARD_COLUMN)]
+    names = names[: (width - 3) // REWARD_COLUMN]
     column = min(16, (width - 3) // len(names))
     heads = "".join(" " + pad(name, column - 1, ">") for name in names)
     lines = [[], [("all answers", "label")], [("   " + heads, "label")]]

@@ -102,7 +102,8 @@ class Curves(WatchPanel, ChartStack, ListPanel):
         """Keep the cursor on its chart, and charts where they are; another run begins anew."""
         before = self._charts(old.snapshot)
         same_run = old.snapshot.head.id == new.snapshot.head.id
-        if not same_run or old.snapshot.reading:
+        # before the first step has ended only a few metrics are known
+        if not same_run or old.snapshot.reading or not old.snapshot.step:
             self._order = ()
         titles = [chart.title for chart in self.charts]
         if not self.filter:
