@@ -268,7 +268,7 @@ def clone_with_another_beta(visit: Visit) -> None:
     stop(visit, "starter")
     first = visit.run().id
     visit.press("1")
-    visit.until("best reward")
+    visit.until("held-out")
     visit.press("c")
     visit.until("▌2 New▐")
     visit.until("cloned run")
@@ -295,7 +295,7 @@ def compare_both(visit: Visit) -> None:
 def leave(visit: Visit) -> None:
     """Return to Runs, quit."""
     visit.press("1")
-    visit.until("best reward")
+    visit.until("held-out")
     visit.press("q")
     visit.until("Leave the workbench?")
     visit.press("y")

@@ -23,6 +23,7 @@ from grpo_engine.presets import preset
 from grpo_tui.app.feed.stored import StoreFeed
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.messages import LaunchRequested, RunOpened
+from grpo_tui.app.tui.screens.watch.panels import Curves
 from tests import patience
 from tests.app import frames
 from tests.app.rest import until
@@ -108,6 +109,8 @@ class Scene:
         clock, self.app.clock = self.app.clock, lambda: now
         for key, mode in SCREENS.items():
             await self.pilot.press(key)
+            for curves in self.app.screen.query(Curves):  # a live run keeps its charts in place
+                curves._order = ()
             lines: list[str] = []
 
             def alike(mode: str = mode, lines: list[str] = lines) -> bool:
