@@ -31,7 +31,7 @@ from typing import Any, Protocol
 from grpo_engine import events as ev
 from grpo_engine.alerts.rules import RunLimits
 from grpo_engine.alerts.state import Alerts
-from grpo_engine.config.parse import SECTIONS, build
+from grpo_engine.config.parse import SECTIONS, assign, build, merge
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError, quoted
 from grpo_engine.events import Finish, Origin, Severity, Span, UpdateTotals
@@ -48,11 +48,13 @@ __all__ = [
     "Rollout",
     "Run",
     "Span",
+    "Tokens",
     "UpdateTotals",
     "group",
     "problem",
     "rollout",
     "run",
+    "tokens",
     "update",
 ]
 
@@ -80,6 +82,17 @@ Prompt = str | Sequence[Mapping[str, Any]]
 
 
 @frozen
+class Tokens:
+    """The tokens of an answer and their numbers; without `ids` nothing is known of them."""
+
+    ids: tuple[int, ...] | None = None
+    ends: tuple[int, ...] = ()
+    sampler: tuple[float, ...] = ()
+    spans: tuple[Span, ...] = ()
+    numbers: ev.TokenNumbers | None = None
+
+
+@frozen
 class Rollout:
     """An answer to a prompt, and the numbers of its tokens."""
 
@@ -98,17 +111,9 @@ class Group:
 # -- values -------------------------------------------------------------------------------------
 
 
-def rollout(
-    text: str,
+def tokens(
+    ids: Numbers,
     *,
-    rewards: Mapping[str, float | None] | None = None,
-    weights: Mapping[str, float] | None = None,
-    reasons: Mapping[str, str] | None = None,
-    reward: float | None = None,
-    advantage: float | None = None,
-    finish: Finish = "",
-    length: int | None = None,
-    ids: Numbers | None = None,
     ends: Numbers | None = None,
     sampler: Numbers | None = None,
     old: Numbers | None = None,
@@ -122,66 +127,107 @@ def rollout(
     spans: Sequence[Span] = (),
     clip_fraction: float | None = None,
     kl: float | None = None,
+) -> Tokens:
+    """The tokens of one answer; each list has a number for each of them.
+
+    `ends` are the characters of the text up to and with each token. `sampler` are log-probabilities
+    from sampling, `old` those by the trainer before its first update, `passes` those in each pass,
+    `after` those after the step. `mask` is 1 for tokens in the loss. `updates` are what the loss
+    divides by, one for each pass. `spans` tell the model's turns from replies of an environment or
+    of tools.
+    """
+    checked = _integers("ids", ids)
+    if checked is None:
+        return Tokens()
+    count = len(checked)
+    logprobs = [_numbers("passes", values, count) for values in passes]
+    numbers = ev.TokenNumbers(
+        index=0,
+        old=_numbers("old", old, count),
+        reference=_numbers("reference", reference, count),
+        passes=tuple(logprobs) if all(logprobs) or not count else (),
+        after=_numbers("after", after, count),
+        entropy=_numbers("entropy", entropy, count),
+        advantages=_numbers("advantages", advantages, count),
+        mask=_integers("mask", mask, count) or (),
+        updates=tuple(
+            item
+            for item in updates
+            if _is(item, UpdateTotals, "updates", "record.UpdateTotals(...)")
+        ),
+        clip_fraction=_number("clip_fraction", clip_fraction),
+        kl=_number("kl", kl),
+    )
+    return Tokens(
+        ids=checked,
+        ends=_integers("ends", ends, count) or (),
+        sampler=_numbers("sampler", sampler, count),
+        spans=_spans(spans, count),
+        numbers=numbers if numbers != ev.TokenNumbers(index=0, old=()) else None,
+    )
+
+
+def rollout(
+    text: str,
+    *,
+    rewards: Mapping[str, float | None] | None = None,
+    weights: Mapping[str, float] | None = None,
+    reasons: Mapping[str, str] | None = None,
+    reward: float | None = None,
+    advantage: float | None = None,
+    finish: Finish = "",
+    length: int | None = None,
+    tokens: Tokens | None = None,
 ) -> Rollout:
     """One answer: its scores by reward function, and what is known of its tokens.
 
     Without `reward` it is the sum of `rewards`, each times its weight, which is 1 if `weights` are
-    not given. `length` counts tokens where `ids` are not given; `ends` are the characters of the
-    text up to and with each token. Each list of numbers has one for each token: `sampler` are
-    log-probabilities from sampling, `old` those by the trainer before its first update, `passes`
-    those in each pass, `after` those after the step. `mask` is 1 for tokens in the loss. `spans`
-    tell the model's turns from replies of an environment or of tools.
+    not given. `length` counts tokens where `tokens` are not given.
     """
     text = _text("text", text)
-    scores = {_text("rewards", name): _number(f"rewards {name}", v) for name, v in _items(rewards)}
-    factors = {name: _number(f"weights {name}", weight) for name, weight in _items(weights)}
-    total = _number("reward", reward)
-    if reward is None and scores:
-        factors = {name: factors.get(name, 1.0) for name in scores}
-        total = ev.total_reward(scores.values(), (factors[name] or 0.0 for name in scores))
-    tokens = _integers("ids", ids)
-    count = len(tokens) if ids is not None else None
-
-    def numbers(field: str, values: Numbers | None) -> tuple[float, ...]:
-        return _numbers(field, values, count)
-
-    row = ev.TokenNumbers(
-        index=0,
-        old=numbers("old", old),
-        reference=numbers("reference", reference),
-        passes=tuple(numbers("passes", values) for values in passes),
-        after=numbers("after", after),
-        entropy=numbers("entropy", entropy),
-        advantages=numbers("advantages", advantages),
-        mask=_integers("mask", mask, count),
-        updates=tuple(updates),
-        clip_fraction=_number("clip_fraction", clip_fraction),
-        kl=_number("kl", kl),
-    )
+    scores = _scores(rewards, weights, reasons, usual_weight=1.0 if reward is None else math.nan)
+    if reward is None:
+        total = ev.total_reward((s.value for s in scores), (s.weight for s in scores))
+    else:
+        total = _number("reward", reward)
+    if tokens is None or not _is(tokens, Tokens, "tokens", "record.tokens(...)"):
+        tokens = Tokens()
     return Rollout(
         rollout=ev.Rollout(
             index=0,
-            ids=tokens,
+            ids=tokens.ids or (),
             text=text,
             finish=_choice("finish", finish, Finish),
-            rewards=tuple(
-                ev.RewardValue(
-                    name=name,
-                    value=value,
-                    weight=math.nan if (weight := factors.get(name)) is None else weight,
-                    reason=_text("reasons", (reasons or {}).get(name, "")),
-                )
-                for name, value in scores.items()
-            ),
+            rewards=scores,
             reward=total,
             advantage=_number("advantage", advantage),
-            sampler_logprobs=numbers("sampler", sampler),
-            ends=_integers("ends", ends, count),
-            without_ids=ids is None,
+            sampler_logprobs=tokens.sampler,
+            ends=_ends(tokens.ends, len(text)),
+            without_ids=tokens.ids is None,
             length=_whole("length", length),
-            spans=_spans(spans, count),
+            spans=tokens.spans,
         ),
-        numbers=row if row != ev.TokenNumbers(index=0, old=()) else None,
+        numbers=tokens.numbers,
+    )
+
+
+def _scores(
+    rewards: Mapping[str, float | None] | None,
+    weights: Mapping[str, float] | None,
+    reasons: Mapping[str, str] | None,
+    usual_weight: float,
+) -> tuple[ev.RewardValue, ...]:
+    """The scores by function; `usual_weight` is that of a function without one."""
+    factors = _metrics("weights", weights)
+    texts = dict(_items(reasons))
+    return tuple(
+        ev.RewardValue(
+            name=_text("rewards", name),
+            value=_number(f"rewards {name}", value),
+            weight=factors.get(name, usual_weight),
+            reason=_text("reasons", texts.get(name, "")),
+        )
+        for name, value in _items(rewards)
     )
 
 
@@ -205,14 +251,15 @@ def group(
     totals = [answer.reward for answer in answers if answer.reward is not None]
     pushed = any(answer.advantage for answer in answers)
     equal = len(totals) > 1 and len(totals) == len(answers) and not ev.rewards_differ(totals)
-    digest = prompt_hash(_prompt(prompt))
+    prompt = _prompt(prompt)
+    digest = prompt_hash(prompt)
     return Group(
         group=ev.Group(
             index=0,
             origin=_choice("origin", origin, Origin) or "train",
             example_key=_text("key", key) or digest,
-            prompt_text=_shown(_prompt(prompt)),
-            prompt_ids=_integers("prompt_ids", prompt_ids),
+            prompt_text=_shown(prompt),
+            prompt_ids=_integers("prompt_ids", prompt_ids) or (),
             prompt_hash=digest,
             target=_text("target", target),
             rollouts=answers,
@@ -298,58 +345,36 @@ def run(
             raise RecordError(
                 f"{field} must be a text, got {quoted(text)}; leave it out if unknown"
             )
+    named = {"name": name, "model.path": model, "task.name": task, "seed": seed, "steps": steps}
+    given = {path: value for path, value in named.items() if value not in ("", None)}
     try:
-        tree, config = _tree(name, settings or {}, model, task, seed, steps)
+        tree, config = _tree({**(settings or {}), **given})
         tree["trainer"] = {"name": trainer, "version": version}
         label = f"{trainer} {version}".strip()
         recorder = start_run(store_path(store), tree, name=name, tags=tuple(tags), origin=label)
     except (ConfigError, StoreError, OSError) as error:
         raise RecordError(f"the run cannot be recorded: {error}") from error
-    return Run(recorder, tree, _limits(config, "algorithm" in tree))
+    if "algorithm" in tree:
+        limits = RunLimits.of(config.algorithm.resolved(), config.alerts)
+    else:  # no rule that reads settings of the algorithm
+        limits = RunLimits(has_bounds=False, thresholds=config.alerts)
+    return Run(recorder, tree, limits)
 
 
-def _tree(
-    name: str,
-    settings: Mapping[str, Any],
-    model: str,
-    task: str,
-    seed: int | None,
-    steps: int | None,
-) -> tuple[dict[str, Any], RunConfig]:
+def _tree(settings: Mapping[str, Any]) -> tuple[dict[str, Any], RunConfig]:
     """The settings as they are stored: those of this program by its names, others as `theirs`."""
     tree: dict[str, Any] = {}
     theirs: dict[str, Any] = {}
     for path, value in settings.items():
-        section, _, leaf = str(path).partition(".")
-        if path in RunConfig.settings():  # those without a section
-            tree[path] = value
-        elif section in SECTIONS and leaf:
-            tree.setdefault(section, {})[leaf] = value
-        elif section in SECTIONS and isinstance(value, Mapping):
-            tree[section] = {**tree.get(section, {}), **value}
+        section = str(path).partition(".")[0]
+        if path in SECTIONS and isinstance(value, Mapping):
+            tree = merge(tree, {path: value})
+        elif path in RunConfig.settings() or (section in SECTIONS and section != path):
+            assign(tree, path, value)
         else:
             theirs[str(path)] = value
-    top = {"name": name or None, "seed": seed, "steps": steps}
-    tree |= {field: value for field, value in top.items() if value is not None}
-    for section, leaf, value in (("model", "path", model), ("task", "name", task)):
-        if value:
-            tree[section] = {leaf: value, **tree.get(section, {})}
     config = build(tree, "settings")
     return tree | ({"theirs": ev.encode(theirs)} if theirs else {}), config
-
-
-def _limits(config: RunConfig, has_algorithm: bool) -> RunLimits:
-    """What the rules of alerts know; those that read settings need the run's algorithm."""
-    if not has_algorithm:
-        return RunLimits(has_bounds=False, thresholds=config.alerts)
-    recipe = config.algorithm.resolved()
-    return RunLimits(
-        updates_per_step=recipe.passes * recipe.minibatches,
-        has_bounds=recipe.trust_rule.stops_at == "bounds",
-        sequence_ratio=recipe.has_sequence_ratio,
-        corrected=recipe.importance_cap > 0,
-        thresholds=config.alerts,
-    )
 
 
 class Run:
@@ -361,7 +386,7 @@ class Run:
         self._step, self._tokens, self._alerts = 0, 0, Alerts(limits)
         self._counts = True  # whether all tokens so far were counted
         self._computed: set[str] = set()
-        self._said: set[str] = set()
+        self._warned = False  # of the store
         self._leave = weakref.finalize(
             self, recorder.flush, 5.0, "the program ended before the run"
         )
@@ -547,8 +572,8 @@ class Run:
 
     def _say(self, text: str) -> None:
         """Warn once of a store that cannot be written."""
-        if not self._said:
-            self._said.add(text)
+        if not self._warned:
+            self._warned = True
             _warn(text)
 
 
@@ -688,8 +713,8 @@ def _whole(field: str, value: Any) -> int | None:
     return None
 
 
-def _list(field: str, values: Any) -> list[Any]:
-    """The elements of a list or an array of one axis."""
+def _list(field: str, values: Any) -> list[Any] | None:
+    """The elements of a list or an array of one axis; None if it is left out."""
     if values is None:
         return []
     if not isinstance(values, list | tuple) and hasattr(values, "tolist"):
@@ -697,13 +722,13 @@ def _list(field: str, values: Any) -> list[Any]:
     if isinstance(values, list | tuple) and {list, tuple}.isdisjoint(map(type, values)):
         return list(values)
     _left_out(field, values, "a list of numbers, one for each token")
-    return []
+    return None
 
 
 def _counted(field: str, values: list[Any], count: int | None) -> bool:
     """Whether there is a value for each token."""
     if count is None or len(values) in (0, count):
-        return bool(values)
+        return True
     _warn(
         f"{field} is left out: it has {len(values)} values for {count} tokens of ids; "
         "give one for each token"
@@ -711,13 +736,8 @@ def _counted(field: str, values: list[Any], count: int | None) -> bool:
     return False
 
 
-def _numbers(field: str, values: Any, count: int | None) -> tuple[float, ...]:
-    items = _list(field, values)
-    if not items:
-        return ()
-    if count is None:
-        _warn(f"{field} is left out: give the tokens' ids as well")
-        return ()
+def _numbers(field: str, values: Any, count: int) -> tuple[float, ...]:
+    items = _list(field, values) or []
     try:
         numbers = [*map(float, items)]
     except (TypeError, ValueError, OverflowError):
@@ -726,17 +746,27 @@ def _numbers(field: str, values: Any, count: int | None) -> tuple[float, ...]:
     return tuple(numbers) if _counted(field, numbers, count) else ()
 
 
-def _integers(field: str, values: Any, count: int | None = None) -> tuple[int, ...]:
-    items = _list(field, values)
+def _integers(field: str, values: Any, count: int | None = None) -> tuple[int, ...] | None:
+    """The whole numbers of a list; None if it is left out."""
+    if (items := _list(field, values)) is None:
+        return None
     with contextlib.suppress(TypeError):
         whole = [*map(operator.index, items)]
         if not whole or 0 <= min(whole) <= max(whole) < LARGEST:
-            return tuple(whole) if _counted(field, whole, count) else ()
+            return tuple(whole) if _counted(field, whole, count) else None
     _left_out(field, items, f"a list of whole numbers from 0 to {LARGEST - 1}")
+    return None
+
+
+def _ends(ends: tuple[int, ...], characters: int) -> tuple[int, ...]:
+    """Ends of tokens that rise to the end of the text."""
+    if not ends or (ends[-1] <= characters and list(ends) == sorted(ends)):
+        return ends
+    _warn(f"ends is left out: it must rise up to the {characters} characters of the text")
     return ()
 
 
-def _spans(spans: Sequence[Span], count: int | None) -> tuple[Span, ...]:
+def _spans(spans: Sequence[Span], count: int) -> tuple[Span, ...]:
     """Spans that follow each other up to the last token."""
     items = [span for span in spans if _is(span, Span, "spans", "record.Span(...)")]
     start = 0

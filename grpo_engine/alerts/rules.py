@@ -20,6 +20,7 @@ from grpo_engine.alerts.change import (
     variance,
 )
 from grpo_engine.config.mismatch import ROUNDING, Gap
+from grpo_engine.config.recipes import Recipe
 from grpo_engine.config.settings import AlertsConfig
 from grpo_engine.events import Severity
 from grpo_engine.frozen import frozen
@@ -69,6 +70,18 @@ class RunLimits:
     planned_gb: float = math.inf
     processors: int = os.cpu_count() or 1
     thresholds: AlertsConfig = field(default_factory=AlertsConfig)
+
+    @staticmethod
+    def of(recipe: Recipe, thresholds: AlertsConfig) -> "RunLimits":
+        """What follows from the settings alone."""
+        return RunLimits(
+            updates_per_step=recipe.passes * recipe.minibatches,
+            has_bounds=recipe.trust_rule.stops_at == "bounds",
+            sequence_ratio=recipe.has_sequence_ratio,
+            demonstrates=recipe.demonstrates,
+            corrected=recipe.importance_cap > 0,
+            thresholds=thresholds,
+        )
 
 
 @frozen

@@ -463,21 +463,16 @@ def _limits(
     parts: Sequence[TaskPart],
     estimate: MemoryEstimate,
 ) -> RunLimits:
-    return RunLimits(
-        updates_per_step=recipe.passes * recipe.minibatches,
-        has_bounds=recipe.trust_rule.stops_at == "bounds",
-        sequence_ratio=recipe.has_sequence_ratio,
-        demonstrates=recipe.demonstrates,
+    return replace(
+        RunLimits.of(recipe, config.alerts),
         accuracy=parts[0].scorer.right.function or None,
         weights={
             name: weight for part in reversed(parts) for name, weight in part.scorer.weights.items()
         },
         sampler_gap=mismatch.rounding(policy.dtype, policy.config.cache_bits),
-        corrected=recipe.importance_cap > 0,
         has_teacher=policy.teacher is not None,
         memory_gb=preflight.memory_limit() / preflight.GIGABYTE,
         planned_gb=(estimate.peak + preflight.WIRED_MORE) / preflight.GIGABYTE
         if estimate.known
         else inf,
-        thresholds=config.alerts,
     )

@@ -97,19 +97,21 @@ def _rows(
             weights=dict(zip(trainer.functions, trainer.weights, strict=True)),
             reward=None if scores is None else _total(scores, trainer),
             advantage=_advantage(arrays["advantages"][row]),
-            advantages=of("advantages"),
             finish="stop" if ids and ids[-1] in trainer.ends else "length",
-            ids=ids,
-            ends=ends,
-            sampler=of("sampling_per_token_logps"),
-            # TRL keeps none where the first pass has the same.
-            old=of("old_per_token_logps") or (new[0] if new else None),
-            reference=of("ref_per_token_logps"),
-            passes=new,
-            entropy=entropies[0] if entropies else None,
-            mask=None if mask[row, :length].all() else mask[row, :length].tolist(),
-            updates=[totals for _, _, totals in passes[row]],
-            spans=spans_of(of("tool_mask"), ends),
+            tokens=record.tokens(
+                ids,
+                ends=ends,
+                sampler=of("sampling_per_token_logps"),
+                # TRL keeps none where the first pass has the same.
+                old=of("old_per_token_logps") or (new[0] if new else None),
+                reference=of("ref_per_token_logps"),
+                passes=new,
+                entropy=entropies[0] if entropies else None,
+                advantages=of("advantages"),
+                mask=None if mask[row, :length].all() else mask[row, :length].tolist(),
+                updates=[totals for _, _, totals in passes[row]],
+                spans=spans_of(of("tool_mask"), ends),
+            ),
         )
         yield prompt, arrays["prompt_ids"][row][prompt_mask].tolist(), answer
 

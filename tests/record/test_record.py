@@ -8,6 +8,7 @@ import warnings
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,12 +50,14 @@ def test_what_is_given_is_read_back_and_what_is_not_is_absent(store: Path) -> No
         weights={"short": 2.0},
         advantage=0.7,
         finish="stop",
-        ids=[3, 4, 5],
-        ends=[2, 5, 7],
-        old=numbers,
-        passes=[numbers, numbers],
-        sampler=numbers,
-        mask=[1, 1, 0],
+        tokens=record.tokens(
+            [3, 4, 5],
+            ends=[2, 5, 7],
+            old=numbers,
+            passes=[numbers, numbers],
+            sampler=numbers,
+            mask=[1, 1, 0],
+        ),
     )
     with record.run("mine", trainer="loop", version="2", store=store, steps=3) as run:
         run.step(1, [record.group("2 + 2 =", [full, *answers(0.0)], target="4")])
@@ -125,18 +128,27 @@ def test_what_follows_from_rewards_and_lengths_is_computed_and_named(store: Path
         (lambda: record.rollout(None), "text is left out: it must be a text"),  # type: ignore[arg-type]
         (lambda: record.rollout("x", reward="1"), "reward is left out"),  # type: ignore[arg-type]
         (
-            lambda: record.rollout("x", ids=[1, 2], old=[0.5]),
+            lambda: record.tokens([1, 2], old=[0.5]),
             "old is left out: it has 1 values for 2 tokens of ids; give one for each token",
         ),
-        (lambda: record.rollout("x", old=[0.5]), "old is left out: give the tokens' ids"),
-        (lambda: record.rollout("x", ids=[1.5]), "ids is left out"),
+        (lambda: record.rollout("x", tokens=[1]), "what record.tokens(...) returns"),  # type: ignore[arg-type]
         (
-            lambda: record.rollout(
-                "x", ids=[1], spans=[record.Span(start=0, length=2, kind="model", turn=0)]
+            lambda: record.rollout("x", rewards={"r": 1.0}, weights={"r": "2"}),  # type: ignore[dict-item]
+            "weights r is left out",
+        ),
+        (lambda: record.tokens([1.5], old=[0.5]), "ids is left out"),
+        (
+            lambda: record.rollout("x", tokens=record.tokens([1, 2], ends=[1, 3])),
+            "ends is left out: it must rise up to the 1 characters of the text",
+        ),
+        (lambda: record.tokens([1], updates=[3]), "what record.UpdateTotals(...) returns"),  # type: ignore[list-item]
+        (
+            lambda: record.tokens(
+                [1], spans=[record.Span(start=0, length=2, kind="model", turn=0)]
             ),
             "spans is left out: they must follow each other to the last of 1 tokens",
         ),
-        (lambda: record.rollout("x", ids=[[1]]), "ids is left out"),  # type: ignore[list-item]
+        (lambda: record.tokens([[1]]), "ids is left out"),  # type: ignore[list-item]
         (lambda: record.rollout("x", finish="end"), "finish is left out: it must be one of stop"),  # type: ignore[arg-type]
         (lambda: record.group(7, []), "prompt is left out"),  # type: ignore[arg-type]
         (lambda: record.group("x", ["y"]), "what record.rollout(...) returns"),  # type: ignore[list-item]
@@ -148,8 +160,39 @@ def test_a_wrong_value_is_left_out_with_a_sentence(make: object, sentence: str) 
     assert callable(make)
     with pytest.warns(record.RecordWarning, match=".") as seen:
         make()
-    assert any(sentence in str(item.message) for item in seen)
+    assert [sentence in str(item.message) for item in seen] == [True]
     assert seen[0].filename == __file__
+
+
+@pytest.mark.filterwarnings("ignore::grpo_tui.record.RecordWarning")
+@pytest.mark.parametrize("ids", [[1.5], [[1]], 7])
+def test_what_remains_of_wrong_values_is_no_guess(ids: Any) -> None:
+    wrong_ids = record.rollout("x", tokens=record.tokens(ids, old=[0.5]))
+    wrong_pass = record.tokens([1, 2], passes=[[-1.0], [-1.0, -2.0]])
+    wrong_weight = record.rollout("x", rewards={"a": 2.0}, weights={"a": "3"})  # type: ignore[dict-item]
+    assert (wrong_ids.rollout.model_tokens, wrong_ids.numbers) == (None, None)
+    assert wrong_pass.numbers is None  # the second would be taken for the first
+    assert wrong_weight.rollout.reward == 2.0
+
+
+def test_numbers_of_tokens_belong_to_their_answers() -> None:
+    bare, full = (
+        record.rollout("ab", tokens=record.tokens([1, 2], **given))  # type: ignore[arg-type]
+        for given in ({}, {"old": [-1.0, -2.0]})
+    )
+    group = record.group("p", [bare, full, bare, full])
+    assert [numbers.index for numbers in group.numbers] == [1, 3]
+    assert [answer.model_tokens for answer in group.group.rollouts] == [2, 2, 2, 2]
+
+
+def test_settings_by_path_and_by_section_are_one_tree(store: Path) -> None:
+    settings = {"algorithm": {"recipe": "dr-grpo"}, "algorithm.beta": 0.1, "seed": 3, "lr": 1}
+    with record.run(store=store, settings=settings, seed=4, model="m") as run:
+        pass
+    with StoreReader(store) as reader:
+        config = reader.run(reader.resolve(run.name).key).config
+    assert config["algorithm"] == {"recipe": "dr-grpo", "beta": 0.1}
+    assert (config["seed"], config["model"], config["theirs"]) == (4, {"path": "m"}, {"lr": 1})
 
 
 def test_wrong_steps_are_left_out_and_the_training_goes_on(store: Path) -> None:
@@ -295,7 +338,8 @@ def test_screens_say_what_was_not_recorded(store: Path) -> None:
 
 def test_token_numbers_without_a_loss_are_shown_without_shares(store: Path) -> None:
     numbers = [-0.5, -1.0]
-    answer = record.rollout("ab", reward=1.0, ids=[1, 2], ends=[1, 2], old=numbers)
+    tokens = record.tokens([1, 2], ends=[1, 2], old=numbers)
+    answer = record.rollout("ab", reward=1.0, tokens=tokens)
     with record.run("bare", trainer="loop", store=store) as run:
         run.step(1, [record.group("2 + 2 = ", [answer])])
     with StoreReader(store) as reader:
