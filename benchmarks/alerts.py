@@ -41,7 +41,14 @@ from grpo_engine.events import (
     total_reward,
 )
 from grpo_engine.presets import preset
-from grpo_engine.run_health import Judge, RunFacts, Word, change_over, health, trio
+from grpo_engine.run_health import (
+    Judge,
+    RunFacts,
+    Word,
+    changes_in_training,
+    evaluations,
+    health,
+)
 from grpo_tui.app.feed import demo
 from grpo_tui.experiments.db.configs import flat
 from grpo_tui.experiments.reader import StoreReader
@@ -592,23 +599,23 @@ def facts(
     ]
     names = [*steps[0].metrics, *(name for event in tried[:1] for name in event.metrics)]
     judge = Judge.of(flat(config.model_dump(mode="json")), names)
-    values = [event.metrics.get(f"rewards/{judge.function}/mean") for event in steps]
-    points = [(event.step, event.metrics["eval/accuracy"]) for event in tried]
-    held_out = (
-        trio(points[0], max(points, key=lambda point: point[1]), points[-1], PROBLEMS)
-        if points
-        else ()
-    )
     last = steps[-1].step
+    key = f"rewards/{judge.function}/mean"
+    training, lately = changes_in_training(
+        [(event.step, event.metrics.get(key, math.nan)) for event in steps], last
+    )
     failures = [event.message for event in events if isinstance(event, RunFailed)]
     return RunFacts(
         step=last,
         active=False,
         error=failures[-1] if failures else "",
         alerts={rule: text for rule, (step, text) in alerts.items() if step >= last - SPAN},
-        held_out=held_out,
+        held_out=evaluations(
+            [(event.step, event.metrics["eval/accuracy"]) for event in tried], PROBLEMS
+        ),
         judge=judge,
-        training=change_over([value for value in values if value is not None]),
+        training=training,
+        lately=lately,
     )
 
 

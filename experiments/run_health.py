@@ -1,17 +1,25 @@
 """The health of stored runs, with the same few queries for one run and for all."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import or_, select
+from sqlalchemy import ColumnElement, or_, select
 
-from grpo_engine.alerts.change import SPAN, Evaluation, MetricChange
+from grpo_engine.alerts.change import LIKELY, SPAN, Evaluation
 from grpo_engine.metrics import count_of
-from grpo_engine.run_health import Health, Judge, RunFacts, change_over, health, trio
+from grpo_engine.run_health import (
+    Health,
+    Judge,
+    Point,
+    RunFacts,
+    changes_in_training,
+    evaluations,
+    health,
+)
 from grpo_tui.experiments.db.tables import ALERT, METRIC, METRIC_KEY, METRIC_SUMMARY, RUN, RUN_PARAM
 from grpo_tui.experiments.read.connection import among
-from grpo_tui.experiments.values import MetricSummary, RunSummary
+from grpo_tui.experiments.values import RunSummary
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
@@ -25,12 +33,11 @@ def healths(reader: "StoreReader", runs: Sequence[RunSummary]) -> dict[int, Heal
     keys = [run.key for run in runs]
     settings, alerts = _settings(reader, keys), _alerts(reader, keys)
     functions = _functions(reader, keys)
-    metrics = reader.metric_summaries(keys, (*ACCURACY, *map(count_of, ACCURACY)))
     judges = {key: Judge.of(settings[key], functions[key]) for key in keys}
-    held_out = {key: _held_out(metrics.get(key, {}), settings[key]) for key in keys}
-    training = _training(
-        reader, {key: judges[key].function for key in keys if len(held_out[key]) < 2}
-    )
+    held_out = _held_out(reader, settings)
+    undecided = {key: judges[key].function for key in keys if not _settled(held_out[key])}
+    training = _training(reader, undecided)
+    changes = {run.key: changes_in_training(training.get(run.key, ()), run.step) for run in runs}
     return {
         run.key: health(
             RunFacts(
@@ -40,32 +47,33 @@ def healths(reader: "StoreReader", runs: Sequence[RunSummary]) -> dict[int, Heal
                 alerts=alerts[run.key],
                 held_out=held_out[run.key],
                 judge=judges[run.key],
-                training=training.get(run.key),
+                training=changes[run.key][0],
+                lately=changes[run.key][1],
             )
         )
         for run in runs
     }
 
 
+def _settled(held_out: Sequence[Evaluation]) -> bool:
+    """Whether training says nothing more: by held-out accuracy the run has not learned."""
+    return len(held_out) > 1 and not held_out[0].change(held_out[-1]).rose(LIKELY)
+
+
 def _held_out(
-    metrics: Mapping[str, MetricSummary], settings: Mapping[str, Any]
-) -> tuple[Evaluation, ...]:
-    """Of sampled answers, or of greedy ones where there are no others."""
+    reader: "StoreReader", settings: Mapping[int, Mapping[str, Any]]
+) -> dict[int, tuple[Evaluation, ...]]:
+    """The evaluations of runs: of sampled answers, or of greedy ones where there are no others."""
+    runs, held_out = [*settings], dict[int, tuple[Evaluation, ...]]()
     for key in ACCURACY:
-        metric, count = metrics.get(key), metrics.get(count_of(key))
-        if metric is None or metric.first is None:
-            continue
-        first, best, last = (
-            (step or 0, float(value or 0.0))
-            for step, value in (
-                (metric.first_step, metric.first),
-                (metric.max_step, metric.max),
-                (metric.last_step, metric.last),
-            )
-        )
-        answers = count.last if count is not None else settings.get("evaluation.problems")
-        return trio(first, best, last, answers)
-    return ()
+        missing = [run for run in runs if not held_out.get(run)]
+        counts = reader.metric_summaries(missing, [count_of(key)])
+        points = points_of(reader, missing, key)
+        for run in missing:
+            count = counts.get(run, {}).get(count_of(key))
+            answers = count.last if count else settings[run].get("evaluation.problems")
+            held_out[run] = evaluations(points[run], answers)
+    return held_out
 
 
 def _settings(reader: "StoreReader", keys: Sequence[int]) -> dict[int, dict[str, Any]]:
@@ -108,35 +116,32 @@ def _functions(reader: "StoreReader", keys: Sequence[int]) -> dict[int, list[str
     return metrics
 
 
-def _training(reader: "StoreReader", functions: Mapping[int, str]) -> dict[int, MetricChange]:
-    """How the mean of each run's function changed from its first ten steps to its last ten."""
-    changes = {}
+def _training(reader: "StoreReader", functions: Mapping[int, str]) -> dict[int, list[Point]]:
+    """The means of each run's function in the steps that its health depends on."""
+    step, last = METRIC.c.step, RUN.c.step
+    half = last // 2
+    steps = or_(step <= SPAN, (step > half - SPAN) & (step <= half), step > last - SPAN)
+    points = dict[int, list[Point]]()
     for function in {*functions.values()} - {""}:
         runs = [run for run, name in functions.items() if name == function]
-        for run, values in ends_of(reader, runs, f"rewards/{function}/mean").items():
-            if (change := change_over(values)) is not None:
-                changes[run] = change
-    return changes
+        points |= points_of(reader, runs, f"rewards/{function}/mean", steps)
+    return points
 
 
-def ends_of(
-    reader: "StoreReader", runs: Sequence[int], key: str, first: int = SPAN, last: int = SPAN
-) -> dict[int, list[float]]:
-    """The values of a metric in the first and the last steps of runs, in order; no NaN."""
+def points_of(
+    reader: "StoreReader", runs: Iterable[int], key: str, where: ColumnElement[bool] | None = None
+) -> dict[int, list[Point]]:
+    """The steps and values of a metric of runs, in order; no NaN."""
     columns = METRIC.c
     key_id = select(METRIC_KEY.c.id).filter_by(name=key).scalar_subquery()
     query = (
-        select(columns.run_id, columns.value)
+        select(columns.run_id, columns.step, columns.value)
         .join_from(METRIC, RUN)
-        .where(
-            among(columns.run_id, runs),
-            columns.key_id == key_id,
-            or_(columns.step <= first, columns.step > RUN.c.step - last),
-            columns.value.is_not(None),
-        )
+        .where(among(columns.run_id, runs), columns.key_id == key_id, columns.value.is_not(None))
         .order_by(columns.run_id, columns.step)
     )
-    values: dict[int, list[float]] = defaultdict(list)
-    for run, value in reader.rows(query):
-        values[run].append(value)
-    return values
+    rows = reader.rows(query if where is None else query.where(where))
+    points: dict[int, list[Point]] = defaultdict(list)
+    for run, step, value in rows:
+        points[run].append((step, value))
+    return points

@@ -1,7 +1,8 @@
 """One word on whether a run is healthy, and the reason: from its alerts and held-out accuracy.
 
 The word describes the end of the run: an alert counts if it was raised in the last ten steps, and a
-gain in held-out accuracy if chance does not explain it. Where the held-out numbers come from a
+gain in held-out accuracy if chance does not explain it. A run is learning if there is such a gain
+in the second half of its steps too, else it has learned. Where the held-out numbers come from a
 function of the user's that is also a reward, they rise whatever is learned, so they say nothing.
 """
 
@@ -17,7 +18,9 @@ from grpo_engine.metrics import function_of
 from grpo_engine.rewards.right import RIGHT_OR_WRONG, Right
 
 Point = tuple[int, float]  # a step and the accuracy there
-Word = Literal["learning", "flat", "unstable", "hacked?", "broken", "unjudged", "too early"]
+Word = Literal[
+    "learning", "learned", "flat", "unstable", "hacked?", "broken", "unjudged", "too early"
+]
 
 PROBLEMS = 128  # of an evaluation whose number is not stored
 NEARLY_ALL = 0.95  # accuracy above which there is hardly any gain to have
@@ -89,8 +92,8 @@ class Judge:
 class RunFacts:
     """What is known of a run: `alerts` are the explanations of recent ones, by rule.
 
-    `held_out` are the first, the best and the last evaluation, `training` is the change of the
-    judging function's mean from the first ten steps to the last ten.
+    `held_out` are its evaluations; the mean of the judging function went through `training` from
+    the first ten steps to the last ten, and through `lately` from ten in the middle.
     """
 
     step: int
@@ -100,6 +103,7 @@ class RunFacts:
     held_out: Sequence[Evaluation] = ()
     judge: Judge = Judge()
     training: MetricChange | None = None
+    lately: MetricChange | None = None
 
 
 def health(run: RunFacts) -> Health:
@@ -129,9 +133,13 @@ def _fallen(run: RunFacts) -> Health | None:
     """Held-out accuracy is below the start, or far below an earlier measurement."""
     if len(run.held_out) < 2:
         return None
-    first, best, last = run.held_out
-    before = first if first.change(last).fell(LIKELY) else best
-    if before is best and not best.change(last).fell():
+    first, last = run.held_out[0], run.held_out[-1]
+    best = max(run.held_out, key=lambda evaluation: evaluation.accuracy)
+    if first.change(last).fell(LIKELY):
+        before = first
+    elif best.change(last).fell():
+        before = best
+    else:
         return None
     text = f"Held-out accuracy fell {_percent(before, last)}: the model gets worse at the task."
     return Health(word="broken", reason=text)
@@ -152,11 +160,9 @@ def _learned(run: RunFacts) -> Health:
     """Whether answers get better: by held-out problems, else by those of training."""
     if len(run.held_out) < 2:
         return _learned_in_training(run)
-    first, _, last = run.held_out
-    change = first.change(last)
-    if change.rose(LIKELY):
-        text = f"Held-out accuracy rose {_percent(first, last)}, which chance does not explain."
-        return Health(word="learning", reason=text)
+    first, last = run.held_out[0], run.held_out[-1]
+    if first.change(last).rose(LIKELY):
+        return _rose(run, f"Held-out accuracy rose {_percent(first, last)}")
     if run.active and run.step < 2 * SPAN:
         return _too_early(run)
     text = f"Held-out accuracy went {_percent(first, last)}, which chance alone can explain."
@@ -176,10 +182,47 @@ def _learned_in_training(run: RunFacts) -> Health:
         return Health(word="unjudged", reason=text)
     ends = f"from {change.before:.0%} to {change.after:.0%}"
     if change.rose(LIKELY):
-        text = f"Right answers in training rose {ends}. {measured}"
-        return Health(word="learning", reason=text)
+        return _rose(run, f"Right answers in training rose {ends}", measured)
     text = f"Right answers in training went {ends}, which chance alone can explain. {measured}"
     return Health(word="flat", reason=_with_cause(run, text))
+
+
+def _rose(run: RunFacts, text: str, measured: str = "") -> Health:
+    """What a run is called that has learned something: whether it still does."""
+    since = _flat_since(run)
+    if since is None:
+        reason = f"{text}, which chance does not explain. {measured}"
+        return Health(word="learning", reason=reason.strip())
+    reason = f"{text}, but no further since step {since}. {measured}".strip()
+    return Health(word="learned", reason=_with_cause(run, reason))
+
+
+def _flat_since(run: RunFacts) -> int | None:
+    """The step from which on answers became no better; None if they did in the second half.
+
+    An evaluation is compared with all later ones together, and training counts as well unless the
+    held-out answers are known not to follow it.
+    """
+    half = run.step // 2
+    if run.step < 2 * SPAN:
+        return None
+    if run.lately is not None and run.lately.rose(LIKELY) and "held_out_flat" not in run.alerts:
+        return None
+    if len(run.held_out) < 3:
+        return None if run.lately is None else half
+    since = next(
+        earlier.step
+        for index, earlier in enumerate(run.held_out, 1)
+        if not earlier.change(_together(run.held_out[index:] or [earlier])).rose(LIKELY)
+    )
+    return since if since <= half else None
+
+
+def _together(evaluations: Sequence[Evaluation]) -> Evaluation:
+    """Evaluations as one, of all their answers."""
+    answers = sum(evaluation.answers for evaluation in evaluations)
+    right = sum(evaluation.accuracy * evaluation.answers for evaluation in evaluations)
+    return Evaluation(step=evaluations[-1].step, accuracy=right / answers, answers=answers)
 
 
 def _with_cause(run: RunFacts, text: str) -> str:
@@ -208,16 +251,34 @@ def _listed(value: object) -> list[Any]:
     return [*value] if isinstance(value, list | tuple) else []
 
 
-def trio(first: Point, best: Point, last: Point, answers: object) -> tuple[Evaluation, ...]:
-    """The evaluations of a run by step and accuracy; only the first if there is no other."""
+def evaluations(points: Iterable[Point], answers: object) -> tuple[Evaluation, ...]:
+    """The evaluations of a run by step and accuracy, in order."""
     count = answers if isinstance(answers, int | float) and math.isfinite(answers) else 0
-    ends = (first, best, last) if last[0] > first[0] else (first,)
     return tuple(
         Evaluation(
             step=step, accuracy=min(1.0, max(0.0, share)), answers=max(0, int(count)) or PROBLEMS
         )
-        for step, share in ends
+        for step, share in points
+        if math.isfinite(share)
     )
+
+
+def changes_in_training(
+    points: Iterable[Point], step: int
+) -> tuple[MetricChange | None, MetricChange | None]:
+    """The changes to the last ten of so many steps: from the first ten, and from ten halfway."""
+    early, middle, late = list[float](), list[float](), list[float]()
+    for at, value in points:
+        if math.isfinite(value):
+            if at <= SPAN:
+                early.append(value)
+            if step // 2 - SPAN < at <= step // 2:
+                middle.append(value)
+            if at > step - SPAN:
+                late.append(value)
+    if step < 2 * SPAN or min(len(early), len(middle), len(late)) < SPAN // 2:
+        return None, None
+    return change_of(early, late), change_of(middle, late)
 
 
 def change_over(values: Sequence[float]) -> MetricChange | None:

@@ -180,7 +180,7 @@ def _held_out(snapshot: Snapshot) -> str:
         if snapshot.active:
             return "Reward hacking: too early to tell."
         return "Reward hacking cannot be judged: held-out accuracy was not measured again."
-    first, _, last = measured
+    first, last = measured[0], measured[-1]
     change, reward = first.change(last), snapshot.series["reward"]
     text = f"held-out accuracy {share(first.accuracy)} → {share(last.accuracy)}"
     rewarded = change_over(reward.values)

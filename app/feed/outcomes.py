@@ -17,12 +17,17 @@ SMOOTHED_OVER = 66  # steps; earlier ones are less than a thousandth of the movi
 
 def outcomes(reader: "StoreReader", runs: Sequence[RunSummary]) -> dict[int, Outcome]:
     """The outcomes of any number of runs by their keys, without curves."""
-    from grpo_tui.experiments.run_health import ends_of, healths
+    from grpo_tui.experiments.db.tables import METRIC, RUN
+    from grpo_tui.experiments.run_health import healths, points_of
 
     words = healths(reader, runs)
     keys = [run.key for run in runs]
-    rewards = ends_of(reader, keys, "reward", 0, SMOOTHED_OVER)
-    return {key: Outcome(health=words[key], reward=_smoothed(rewards.get(key, ()))) for key in keys}
+    lately = METRIC.c.step > RUN.c.step - SMOOTHED_OVER
+    rewards = points_of(reader, keys, "reward", lately)
+    return {
+        key: Outcome(health=words[key], reward=_smoothed([value for _, value in rewards[key]]))
+        for key in keys
+    }
 
 
 def outcomes_with_curves(reader: "StoreReader", runs: Sequence[RunSummary]) -> dict[int, Outcome]:

@@ -9,12 +9,19 @@ import dataclasses
 import math
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from grpo_engine import events as ev
 from grpo_engine.alerts.change import SPAN, Evaluation
-from grpo_engine.run_health import Health, Judge, RunFacts, change_over, health, trio
+from grpo_engine.run_health import (
+    Health,
+    Judge,
+    RunFacts,
+    changes_in_training,
+    evaluations,
+    health,
+)
 from grpo_tui.app.charts.series import Series
 from grpo_tui.app.feed.snapshot import ENDED, Head, LogLine, Request, Snapshot, Status, StepGroup
 from grpo_tui.app.text.event_text import sentence, severity
@@ -183,7 +190,9 @@ class RunState:
         settings, status, step = flat(head.config), self._values["status"], self._values["step"]
         judge = Judge.of(settings, series)
         failure = self._values.get("failure")
-        training = series.get(f"rewards/{judge.function}/mean")
+        training, lately = changes_in_training(
+            _points(series.get(f"rewards/{judge.function}/mean")), step
+        )
         return health(
             RunFacts(
                 step=step,
@@ -196,7 +205,8 @@ class RunState:
                 },
                 held_out=held_out_of(series, settings),
                 judge=judge,
-                training=None if training is None else change_over(training.values),
+                training=training,
+                lately=lately,
             )
         )
 
@@ -307,15 +317,13 @@ class RunState:
 def held_out_of(
     series: Mapping[str, Series], settings: Mapping[str, Any]
 ) -> tuple[Evaluation, ...]:
-    """The first, the best and the last evaluation of a run; fewer if there are no more."""
-    accuracy, scored = series.get("eval/accuracy"), series.get("eval/scored/accuracy")
-    points = zip(accuracy.steps, accuracy.values, strict=True) if accuracy is not None else ()
-    finite = [point for point in points if math.isfinite(point[1])]
-    if not finite:
-        return ()
+    scored = series.get("eval/scored/accuracy")
     answers = scored.last if scored is not None else settings.get("evaluation.problems")
-    best = max(finite, key=lambda point: point[1])
-    return trio(finite[0], best, finite[-1], answers)
+    return evaluations(_points(series.get("eval/accuracy")), answers)
+
+
+def _points(series: Series | None) -> Iterable[tuple[int, float]]:
+    return zip(series.steps, series.values, strict=True) if series is not None else ()
 
 
 def clock(at: float | None) -> str:

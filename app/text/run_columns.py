@@ -38,6 +38,7 @@ class Outcome:
 Draw = Callable[[RunSummary, float, Outcome | None], Spans]
 HEALTH_COLOURS = {
     "learning": "good",
+    "learned": "good",
     "flat": "warn",
     "unstable": "warn",
     "hacked?": "bad",
@@ -92,7 +93,7 @@ def _held_out(run: RunSummary, _now: float, outcome: Outcome | None) -> Spans:
     gain = ""
     if metric.first is not None and metric.last_step != metric.first_step:
         gain = f"{100 * (metric.last - metric.first):+.0f}".replace("-", MINUS)
-    learns = outcome is not None and outcome.health.word == "learning"
+    learns = outcome is not None and outcome.health.word in ("learning", "learned")
     return [(share(metric.last), "text"), (pad(gain, 5, ">"), "good" if learns else "label")]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from grpo_engine.alerts.change import MetricChange
-from grpo_engine.run_health import Health, Judge, RunFacts, Word, health, trio
+from grpo_engine.run_health import Health, Judge, RunFacts, Word, evaluations, health
 
 BY_ANSWER = Judge(function="numeric_answer")
 SAID = "The model is rewarded for something other than right answers."
@@ -19,20 +19,21 @@ def facts(
     answers: int = 128,
     judge: Judge = BY_ANSWER,
     training: MetricChange | None = None,
+    lately: MetricChange | None = None,
     error: str = "",
 ) -> RunFacts:
     """A run with held-out accuracies at equal distances, the last one at its end."""
     apart = step // max(1, len(accuracies) - 1)
     points = [(apart * index, value) for index, value in enumerate(accuracies)]
-    best = max(points, key=lambda point: point[1], default=(0, 0.0))
     return RunFacts(
         step=step,
         active=active,
         error=error,
         alerts=dict.fromkeys(alerts, SAID),
-        held_out=trio(points[0], best, points[-1], answers) if points else (),
+        held_out=evaluations(points, answers),
         judge=judge,
         training=training,
+        lately=lately,
     )
 
 
@@ -40,7 +41,21 @@ ROSE = MetricChange(before=0.3, after=0.5, error=0.02)
 STAYED = MetricChange(before=0.3, after=0.33, error=0.02)
 # Numbers and alerts at the end of runs of `benchmarks.alerts`, and of runs that have just begun.
 CASES: tuple[tuple[str, RunFacts, Word], ...] = (
-    ("healthy", facts(0.30, 0.80, 0.88), "learning"),
+    ("healthy", facts(0.30, 0.60, 0.88), "learning"),
+    # .80 to .88 of 128 answers each is chance: .08 < 2 sqrt(.8*.2/128 + .88*.12/128) = .091
+    ("on its plateau", facts(0.30, 0.80, 0.88), "learned"),
+    ("on its plateau, by training too", facts(0.30, 0.80, 0.88, lately=STAYED), "learned"),
+    ("rises in training alone", facts(0.30, 0.80, 0.88, lately=ROSE), "learning"),
+    (
+        "rises in training alone, and the alert says so",
+        facts(0.30, 0.80, 0.80, lately=ROSE, alerts=("held_out_flat",)),
+        "learned",
+    ),
+    # the last two together, .84 of 256, rose from .75: .09 > 2 sqrt(.75*.25/128 + .84*.16/256)
+    ("rises slowly", facts(0.30, 0.50, 0.75, 0.82, 0.86), "learning"),
+    ("measured at the ends, and flat in training", facts(0.30, 0.88, lately=STAYED), "learned"),
+    ("measured at the ends alone", facts(0.30, 0.88), "learning"),
+    ("early", facts(0.30, 0.80, 0.84, step=18, active=True), "learning"),
     ("length alone", facts(0.30, 0.01, alerts=("format_hacking", "no_signal")), "hacked?"),
     ("repeated tags", facts(0.30, 0.0, alerts=("kl_above_limit", "format_hacking")), "hacked?"),
     ("KL explosion", facts(0.30, 0.06, alerts=("format_hacking", "reward_fell")), "broken"),
@@ -67,7 +82,16 @@ CASES: tuple[tuple[str, RunFacts, Word], ...] = (
     ("begun", facts(0.30, step=0, active=True), "too early"),
     ("few steps", facts(0.30, step=12, active=True), "too early"),
     ("few steps and already better", facts(0.30, 0.60, step=12, active=True), "learning"),
-    ("measured at the end only", facts(0.30, step=40, active=True, training=ROSE), "learning"),
+    (
+        "measured before training only",
+        facts(0.30, step=40, active=True, training=ROSE, lately=ROSE),
+        "learning",
+    ),
+    (
+        "measured before training only, and on its plateau",
+        facts(0.30, step=40, active=True, training=ROSE, lately=STAYED),
+        "learned",
+    ),
     ("no gain so far", facts(0.30, step=40, active=True, training=STAYED), "flat"),
 )
 
@@ -82,6 +106,9 @@ def test_a_run_has_the_word_that_its_alerts_and_held_out_accuracy_deserve(
 def test_the_reason_has_the_numbers_or_the_alert() -> None:
     assert health(facts(0.30, 0.88)).reason.startswith(
         "Held-out accuracy rose from 30% at step 0 to 88% at step 60"
+    )
+    assert health(facts(0.30, 0.80, 0.88)).reason == (
+        "Held-out accuracy rose from 30% at step 0 to 88% at step 60, but no further since step 30."
     )
     assert health(facts(0.30, 0.01, alerts=("format_hacking",))).reason == SAID
     assert health(facts(0.30, 0.30, alerts=("nothing_learned",))).reason.endswith(SAID)

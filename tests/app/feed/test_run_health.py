@@ -32,21 +32,25 @@ def events(*more: ev.Event, evaluations: int = 2) -> Iterator[ev.Event]:
             count += 1
             if count > evaluations:
                 continue
+        if isinstance(event, ev.StepFinished) and RISING in more and event.step > 15:
+            key = "rewards/accuracy/mean"
+            event = replace(event, metrics={**event.metrics, key: 1 - event.step / 1000})
         yield event
         if isinstance(event, ev.StepFinished) and event.step == 24:
-            yield from (other for other in more if other is not OWN_REWARD)
+            yield from (other for other in more if other not in (OWN_REWARD, RISING))
 
 
-OWN_REWARD = ev.NoteWritten(step=0, text="")
+OWN_REWARD, RISING = ev.NoteWritten(step=0, text="own"), ev.NoteWritten(step=0, text="rising")
 
 
 @pytest.mark.parametrize(
     ("more", "evaluations", "word"),
     [
-        ((), 2, "learning"),
+        ((), 2, "learned"),
         ((), 1, "flat"),  # in training
         ((ALERT,), 2, "unstable"),
-        ((replace(ALERT, step=8),), 2, "learning"),  # long over
+        ((replace(ALERT, step=8),), 2, "learned"),  # long over
+        ((RISING,), 2, "learning"),
         ((ALERT, ev.AlertEnded(step=24, rule="kl_above_limit")), 2, "unstable"),
         ((OWN_REWARD,), 2, "unjudged"),
     ],
