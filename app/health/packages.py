@@ -12,7 +12,7 @@ OPTIONAL: Final = (
     ("datasets", "hub", "data sets from a hub"),
     ("matplotlib", "plots", "figures for papers"),
     ("wandb", "trackers", "live logs and exports to Weights & Biases"),
-    ("trackio", "trackers", "live logs and exports to trackio"),
+    ("trackio", "trackers", "live logs to trackio; exports need no package"),
 )
 
 

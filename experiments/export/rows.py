@@ -1,5 +1,6 @@
 """Runs, metrics, rollouts, tokens and evaluations as rows."""
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 PAGE = 200
 METRIC_FIELDS = ("run", "name", "step", "at", "elapsed", "tokens")
+NOT_METRICS = METRIC_FIELDS[:-1]  # the last field, tokens, is logged
 SUMMARY = ("best", "best_step", "last", "last_step")
 SCORES = ("reward", "advantage", "tokens", "finish", "clip_fraction", "kl")
 _NAMES = [field.name for field in fields(RunSummary)]
@@ -68,7 +70,16 @@ def metric_rows(reader: "StoreReader", run: RunSummary, *, after: int = -1) -> I
         after = after if end is None else end
 
 
-def _groups(reader: "StoreReader", run: RunSummary) -> Iterator[GroupView]:
+def finite_metrics(row: Row) -> dict[str, float]:
+    """The finite values of a step by metric."""
+    return {
+        name: float(value)
+        for name, value in row.items()
+        if name not in NOT_METRICS and value is not None and math.isfinite(value)
+    }
+
+
+def groups_of(reader: "StoreReader", run: RunSummary) -> Iterator[GroupView]:
     """Yield the groups of a run with their rollouts, read in pages."""
     after = 0
     while page := reader.groups(run.key, after=after, limit=PAGE):
@@ -101,21 +112,26 @@ def rollout_row(run: RunSummary, group: GroupView, rollout: RolloutView) -> Row:
 
 
 def rollout_rows(reader: "StoreReader", run: RunSummary) -> Iterator[Row]:
-    for group in _groups(reader, run):
+    for group in groups_of(reader, run):
         for rollout in group.rollouts:
             yield rollout_row(run, group, rollout)
 
 
+def turns_of(rollout: RolloutView) -> Iterator[tuple[Span, str]]:
+    """Each turn of the model and reply of its environment with its text."""
+    tokens, chars = rollout.tokens or 0, len(rollout.text)
+    single = Span(start=0, length=tokens, kind="model", turn=0, chars=chars)
+    start = 0
+    for span in rollout.spans or (single,):
+        yield span, rollout.text[start : start + span.chars]
+        start += span.chars
+
+
 def turn_rows(reader: "StoreReader", run: RunSummary) -> Iterator[Row]:
     """One row per turn of the model and per reply of its environment."""
-    for group in _groups(reader, run):
+    for group in groups_of(reader, run):
         for rollout in group.rollouts:
-            single = Span(
-                start=0, length=rollout.tokens or 0, kind="model", turn=0, chars=len(rollout.text)
-            )
-            start = 0
-            for span in rollout.spans or (single,):
-                text, start = rollout.text[start : start + span.chars], start + span.chars
+            for span, text in turns_of(rollout):
                 yield {
                     **_group_columns(run, group),
                     "index": rollout.index,
@@ -134,7 +150,7 @@ def turn_rows(reader: "StoreReader", run: RunSummary) -> Iterator[Row]:
 
 def token_rows(reader: "StoreReader", run: RunSummary) -> Iterator[Row]:
     passes = reader.max_passes(run.key)  # a step may have fewer
-    for group in _groups(reader, run):
+    for group in groups_of(reader, run):
         view = reader.tokens(run.key, group.key) if group.has_tokens else None
         rollouts = {rollout.index: rollout for rollout in group.rollouts}
         for row in view.rows if view else ():

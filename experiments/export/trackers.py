@@ -1,7 +1,5 @@
-"""Other trackers, live and as an export: TensorBoard, and trackio or W&B if installed."""
+"""Metrics for other trackers: TensorBoard and W&B, live and as an export, and trackio live."""
 
-import math
-import os
 import re
 import sys
 import time
@@ -9,18 +7,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from grpo_tui.experiments.db.paths import inside_store
 from grpo_tui.experiments.db.texts import seconds
 from grpo_tui.experiments.errors import ExportError
 from grpo_tui.experiments.export.files import require_folder, writing
-from grpo_tui.experiments.export.rows import METRIC_FIELDS, Row, metric_rows
+from grpo_tui.experiments.export.rows import finite_metrics, metric_rows
 from grpo_tui.experiments.export.tensorboard import scalar, version
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import RunSummary
 
-NOT_METRICS = METRIC_FIELDS[:-1]  # the last field, tokens, is logged
 POLL_S = 1.0
 
 Add = Callable[[int, float, Mapping[str, float]], None]  # logs the values of a step and time
@@ -28,7 +25,12 @@ Add = Callable[[int, float, Mapping[str, float]], None]  # logs the values of a 
 Tracker = Callable[[StoreReader, RunSummary, Path, bool], AbstractContextManager[Add]]
 
 
-def export_to(format: str, reader: StoreReader, runs: Sequence[RunSummary], out: Path) -> int:
+def export_to(
+    format: Literal["tensorboard", "wandb"],
+    reader: StoreReader,
+    runs: Sequence[RunSummary],
+    out: Path,
+) -> int:
     """Write the metrics of runs under `out` and return the number of values."""
     require_folder(out)
     # The packages print, but stdout is for data.
@@ -57,22 +59,13 @@ def log_run(
             is_active = live and run.active
             rows = metric_rows(reader, run, after=after)
             for row, _ in pairwise(chain(rows, () if is_active else [{}])):
-                values = _finite(row)
+                values = finite_metrics(row)
                 after = row["step"]
                 add(after, seconds(row["at"] or run.started_at or run.created_at), values)
                 count += len(values)
             if not is_active:
                 return count
             time.sleep(POLL_S)
-
-
-def _finite(row: Row) -> dict[str, float]:
-    """Return the finite values of a step by metric."""
-    return {
-        name: float(value)
-        for name, value in row.items()
-        if name not in NOT_METRICS and value is not None and math.isfinite(value)
-    }
 
 
 @contextmanager
@@ -115,12 +108,9 @@ def wandb(reader: StoreReader, run: RunSummary, out: Path, live: bool) -> Iterat
 
 
 @contextmanager
-def trackio(reader: StoreReader, run: RunSummary, out: Path, live: bool) -> Iterator[Add]:
-    """A run of a local trackio project; an export has a folder of its own, live runs the user's."""
+def trackio(reader: StoreReader, run: RunSummary, out: Path, live: bool) -> Iterator[Add]:  # noqa: ARG001 - as the others
+    """A run of the user's trackio project; an export writes the project's file instead."""
     package = installed("trackio")
-    if not live:
-        out.mkdir(parents=True, exist_ok=True)
-        os.environ["TRACKIO_DIR"] = str(out)
     yield from _logged(
         package,
         reader,
