@@ -252,6 +252,17 @@ class StoreReader(Connection):
             descent=self._descent(run),
         )
 
+    def imports(self) -> dict[int, v.RunFiles]:
+        """The runs that were read from files of other trainers, newest first, with these files."""
+        rows = self.rows(
+            select(RUN.c.id, RUN.c.config)
+            .join(RUN_PARAM, RUN_PARAM.c.run_id == RUN.c.id)
+            .where(RUN_PARAM.c.path == "trainer.name", self.not_deleted())
+            .order_by(RUN.c.id.desc())
+        )
+        files = {row.id: v.files_of(row.config) for row in rows}
+        return {run: of_run for run, of_run in files.items() if of_run}
+
     def functions(self, run: int, step: int = LAST) -> dict[str, Any]:
         """Return the sources of the user's functions in the run's recipe, by choice."""
         return self._last(run, ev.FunctionsLoaded, "sources", EVENT.c.step < step)

@@ -162,6 +162,35 @@ class RunDetail:
         """The trainer of a run that this program only recorded; empty for its own."""
         return trainer_of(self.config)
 
+    @property
+    def files(self) -> "RunFiles | None":
+        return files_of(self.config)
+
+
+@frozen
+class RunFiles:
+    """The files of another trainer that a run was read from."""
+
+    format: str
+    path: str
+    recorded: tuple[str, ...] = ()
+    missing: Mapping[str, str] = field(default_factory=dict)  # and what would record it
+
+
+def files_of(config: Mapping[str, Any]) -> RunFiles | None:
+    """The files that a run was read from; None for one that was recorded as it trained."""
+    trainer = config.get("trainer")
+    files = trainer.get("files") if isinstance(trainer, Mapping) else None
+    if not isinstance(files, Mapping):
+        return None
+    recorded, missing = files.get("recorded"), files.get("missing")
+    return RunFiles(
+        format=str(files.get("format", "")),
+        path=str(files.get("path", "")),
+        recorded=tuple(map(str, recorded)) if isinstance(recorded, list) else (),
+        missing={k: str(v) for k, v in missing.items()} if isinstance(missing, Mapping) else {},
+    )
+
 
 def trainer_of(config: Mapping[str, Any]) -> str:
     """The trainer that a run's settings name; empty for this program."""

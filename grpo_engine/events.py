@@ -472,10 +472,13 @@ class RunResumed:
 
 @frozen
 class RunFinished:
-    """The run ended as planned (`completed`) or because it was asked to (`stopped`)."""
+    """The run ended as planned (`completed`) or because it was asked to (`stopped`).
+
+    `imported`: all that another trainer's files have was read; how that run ended is unknown.
+    """
 
     step: int
-    reason: Literal["completed", "stopped", "aborted"]
+    reason: Literal["completed", "stopped", "aborted", "imported"]
     summary: Mapping[str, float]
 
 

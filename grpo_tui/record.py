@@ -23,7 +23,7 @@ import typing
 import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -39,7 +39,9 @@ from grpo_engine.frozen import frozen
 from grpo_engine.tasks.base import prompt_hash
 from grpo_tui.experiments.db.paths import store_path
 from grpo_tui.experiments.errors import StoreError
-from grpo_tui.experiments.record.recorder import Recorder, start_run
+from grpo_tui.experiments.record.recorder import Recorder, resume_run, start_run
+from grpo_tui.experiments.store import ExperimentStore
+from grpo_tui.experiments.values import RunFiles
 
 __all__ = [
     "Group",
@@ -61,6 +63,7 @@ __all__ = [
 BACKLOG = 2_000  # events that wait for a store before further steps are left out
 CLOSE_S = 30.0  # how long the end of a run waits for the store
 LARGEST = 2**31  # of a token id
+OTHERS = ("trainer", "theirs")  # what a run's tree has beside settings of this program
 
 
 class RecordError(ValueError):
@@ -332,12 +335,14 @@ def run(
     steps: int | None = None,
     tags: Sequence[str] = (),
     store: str | Path | None = None,
+    files: RunFiles | None = None,
 ) -> "Run":
     """Begin a run; raise RecordError if it cannot.
 
     Settings by the names of this program, such as `{"algorithm": {"recipe": "dr-grpo"}}`, are
     checked, and Rollouts computes each token's part in the loss from them. Settings of other names
-    are recorded as they are, and compared and filtered as `theirs.NAME`.
+    are recorded as they are, and compared and filtered as `theirs.NAME`. `files` are those that an
+    import reads the run from.
     """
     texts = {"name": name, "trainer": trainer, "version": version, "model": model, "task": task}
     for field, text in texts.items():
@@ -351,14 +356,27 @@ def run(
         tree, config = _tree({**(settings or {}), **given})
         tree["trainer"] = {"name": trainer, "version": version}
         label = f"{trainer} {version}".strip()
+        if files:
+            tree["trainer"]["files"], label = asdict(files), f"{label}, read from {files.path}"
         recorder = start_run(store_path(store), tree, name=name, tags=tuple(tags), origin=label)
     except (ConfigError, StoreError, OSError) as error:
         raise RecordError(f"the run cannot be recorded: {error}") from error
-    if "algorithm" in tree:
-        limits = RunLimits.of(config.algorithm.resolved(), config.alerts)
-    else:  # no rule that reads settings of the algorithm
-        limits = RunLimits(has_bounds=False, thresholds=config.alerts)
-    return Run(recorder, tree, limits)
+    return Run(recorder, tree, _limits(tree, config))
+
+
+def resume(run: str, *, after: int, files: RunFiles, store: str | Path | None = None) -> "Run":
+    """Go on with a run that an import began; what it has beyond step `after` is read again."""
+    path = store_path(store)
+    try:
+        with ExperimentStore(path) as opened:
+            row = opened.run_row(opened.key_of(run))
+            tree = {**row.config, "trainer": {**row.config["trainer"], "files": asdict(files)}}
+            opened.change(row.id, origin=f"{tree['trainer']['name']}, read from {files.path}")
+        config = build({k: v for k, v in tree.items() if k not in OTHERS}, "settings")
+        recorder = resume_run(path, row.id, from_step=after, config=tree)
+    except (ConfigError, StoreError, OSError) as error:
+        raise RecordError(f"the run cannot be recorded: {error}") from error
+    return Run(recorder, tree, _limits(tree, config), after)
 
 
 def _tree(settings: Mapping[str, Any]) -> tuple[dict[str, Any], RunConfig]:
@@ -377,14 +395,28 @@ def _tree(settings: Mapping[str, Any]) -> tuple[dict[str, Any], RunConfig]:
     return tree | ({"theirs": ev.encode(theirs)} if theirs else {}), config
 
 
+def _limits(tree: Mapping[str, Any], config: RunConfig) -> RunLimits:
+    """What the rules of alerts know; those that read settings need the run's algorithm."""
+    if "algorithm" not in tree:
+        return RunLimits(has_bounds=False, thresholds=config.alerts)
+    return RunLimits.of(config.algorithm.resolved(), config.alerts)
+
+
 class Run:
     """A run that is being recorded; with `with` it ends by itself, after an exception as failed."""
 
-    def __init__(self, recorder: Recorder, tree: Mapping[str, Any], limits: RunLimits) -> None:
-        self.id, self.name = recorder.id, recorder.name
+    def __init__(
+        self, recorder: Recorder, tree: Mapping[str, Any], limits: RunLimits, after: int = 0
+    ) -> None:
+        self.id, self.name, self.path = recorder.id, recorder.name, recorder.path
         self._recorder, self._begun = recorder, time.monotonic()
-        self._step, self._tokens, self._alerts = 0, 0, Alerts(limits)
-        self._counts = True  # whether all tokens so far were counted
+        self._step, self._alerts = after, Alerts(limits)
+        row = recorder.store.run_row(recorder.key)
+        self._tokens = row.tokens or 0
+        self._counts = row.tokens is not None or not after  # whether all tokens were counted
+        # The time of an import is not that of the training.
+        self._imported = "files" in tree["trainer"]
+        self._trained_s = row.elapsed or (math.nan if after else 0.0)
         self._computed: set[str] = set()
         self._warned = False  # of the store
         self._leave = weakref.finalize(
@@ -394,10 +426,10 @@ class Run:
             _warn(recorder.warning)
         self._put(
             ev.RunStarted(
-                step=0,
+                step=after,
                 config=tree,
                 total_steps=tree.get("steps"),
-                resumed=False,
+                resumed=bool(after),
                 versions={},
                 device="",
                 threads=None,
@@ -470,9 +502,16 @@ class Run:
                 step=number,
                 metrics=computed | given,
                 tokens=self._total_tokens(trained, given),
-                elapsed=time.monotonic() - self._begun,
+                elapsed=self._elapsed(given),
             )
             self._judged(finished)
+
+    def _elapsed(self, given: Mapping[str, float]) -> float:
+        """Seconds of training so far; of an import the sum of those that its files have."""
+        if not self._imported:
+            return time.monotonic() - self._begun
+        self._trained_s += given.get("step_time", math.nan)
+        return self._trained_s
 
     def _judged(self, event: ev.StepFinished | ev.EvaluationFinished) -> None:
         """Record the event and the alerts that follow from it."""
@@ -523,6 +562,14 @@ class Run:
                 )
             )
 
+    def stored(self, timeout: float = CLOSE_S) -> bool:
+        """Wait until all so far is in the store; False if it is not after `timeout` seconds."""
+        return self._recorder.flush(timeout)
+
+    def waiting(self) -> None:
+        """Say that nothing new is to be recorded, so that the run does not count as stalled."""
+        self._recorder.progressed()
+
     def phase(self, step: int, phase: ev.Phase) -> None:
         """Say what the loop is doing in a step that has not ended."""
         with _training():
@@ -543,7 +590,8 @@ class Run:
             self._close(end)
 
     def close(
-        self, reason: typing.Literal["completed", "stopped", "aborted"] = "completed"
+        self,
+        reason: typing.Literal["completed", "stopped", "aborted", "imported"] = "completed",
     ) -> None:
         """End the run; a second call does nothing."""
         with _training():

@@ -28,6 +28,7 @@ ENDINGS = {
     "stopped": "The run was stopped",
     "aborted": "The run was stopped in the middle of a step",
     "lost": "The process of this run is gone",
+    "imported": "The import ended",
 }
 CANCELLED = 0.01  # sum of a group's advantages, as a share of their sizes
 

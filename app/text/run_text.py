@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from grpo_tui.app.text.numbers import short
-from grpo_tui.experiments.values import RunSummary
+from grpo_tui.experiments.values import RunFiles, RunSummary
 
 
 def run_summary(run: RunSummary, changes: Sequence[str] = ()) -> str:
@@ -24,3 +24,14 @@ def run_summary(run: RunSummary, changes: Sequence[str] = ()) -> str:
         run.note,
     )
     return " · ".join(filter(None, parts))
+
+
+def files_text(files: RunFiles | None) -> list[tuple[str, str]]:
+    """What the files of another trainer's run have and what they lack, as labels and texts."""
+    if files is None:
+        return []
+    lacking: dict[str, list[str]] = {}
+    for name, remedy in files.missing.items():
+        lacking.setdefault(remedy, []).append(name)
+    missing = [f"{', '.join(names)}: {remedy}" for remedy, names in lacking.items()]
+    return [("recorded", ", ".join(files.recorded)), *(("not recorded", text) for text in missing)]

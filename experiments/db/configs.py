@@ -21,6 +21,7 @@ def flat(tree: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in tree.items():
         if isinstance(value, Mapping):
             paths.update({f"{name}.{inner}": item for inner, item in value.items()})
+            paths.pop("trainer.files", None)  # where a run was read from is no setting
         else:
             paths[name] = value
     return paths

@@ -162,9 +162,13 @@ class Recorder:
     def put(self, event: ev.Event) -> None:
         """Queue the event for recording; blocks only while the queue is full."""
         self.board.apply(event)
-        self._exchange.progress_at = time.time()
+        self.progressed()
         if not isinstance(event, PROGRESS):
             self._queue.put(partial(self._add, self._exchange.progress_at, event))
+
+    def progressed(self) -> None:
+        """Say that the run is not stalled."""
+        self._exchange.progress_at = time.time()
 
     @property
     def facts(self) -> "SimpleQueue[ev.Event | None]":

@@ -40,6 +40,7 @@ NOT_RUN: Mapping[str, str] = {
     "mlx.launch --hostfile": "needs other machines",
     "mlx.launch -n 2": "two processes, as in tests/e2e/test_launcher.py",
     "mlx_lm.server": "serves until it is stopped, as in tests/engine/rewards/test_judge_runs.py",
+    "grpo-tui runs import rollouts --follow": "goes on until it is stopped, as in tests/foreign",
     "make device": MINUTES,
     "make bench-quick": MINUTES,
     "python -m bench": MINUTES,
@@ -81,6 +82,9 @@ FILES: Mapping[str, Mapping[str, str]] = {
         "quiz.csv": "Frage,Lösung\n" + "".join(f"{n} + 1 = ?,{n + 1}\n" for n in range(40)),
         "data/words.jsonl": CHAT % ("Say one.", "one") + CHAT % ("Say two.", "two"),
     },
+}
+FOLDERS: Mapping[str, Mapping[str, str]] = {
+    "docs/other-trainers.md": {"rollouts": "tests/foreign/verl"},
 }
 SHORTER = """#!{python}
 import os, sys
@@ -202,6 +206,8 @@ def prepared(here: Path, page: str) -> dict[str, str]:
     for name, text in FILES.get(page, {}).items():
         (here / name).parent.mkdir(exist_ok=True)
         (here / name).write_text(text)
+    for name, source in FOLDERS.get(page, {}).items():
+        shutil.copytree(ROOT / source, here / name)
     if page == STARTER:  # begins in a checkout
         (here / "grpo_engine").symlink_to(ROOT / "grpo_engine")
     hub = here / OF_THE_HUB

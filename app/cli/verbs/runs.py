@@ -3,7 +3,7 @@
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -139,6 +139,7 @@ def show(
 
     from grpo_tui.app.page.facts import gather, tables
     from grpo_tui.app.text.event_text import device_text
+    from grpo_tui.app.text.run_text import files_text
     from grpo_tui.experiments.post_mortem import post_mortem
 
     with reading() as reader:
@@ -156,6 +157,7 @@ def show(
                 "health_reason": content["health_reason"],
                 "begun_from": detail.descent,
                 "origin": detail.origin,
+                "files": detail.files and dataclasses.asdict(detail.files),
                 "config": detail.config,
                 "versions": detail.versions,
                 "folder": detail.folder,
@@ -173,6 +175,8 @@ def show(
         "origin": detail.origin,
     }
     print_fields({k: v for k, v in fields.items() if " " not in k and v not in ("", None)})
+    for label, text in files_text(detail.files):
+        print_text(f"{label}: {text}")
     content["alerts"] = []
     if all_settings:
         content["settings"] = detail.settings
@@ -305,17 +309,50 @@ def delete(
 
 @app.command("import")
 def import_(
-    files: Annotated[list[Path], typer.Argument(help="OTHER.db")],
+    paths: Annotated[
+        list[Path],
+        typer.Argument(help="OTHER.db, or the folder or file of a run of another trainer."),
+    ],
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on as another trainer's run grows, until ctrl+c.")
+    ] = False,
+    name: Annotated[str, typer.Option(help="Name of another trainer's run.")] = "",
+    task: Annotated[str, typer.Option(help="Task of another trainer's run.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Import the runs of other stores.
+    """Import the runs of other stores and of other trainers.
 
     Example: grpo-tui runs import colleague.db
     """
     from grpo_tui.experiments.importing import import_store
+    from grpo_tui.foreign.formats import is_foreign
 
+    imported: list[dict[str, str]] = []
+    stores = [path for path in paths if not is_foreign(path)]
+    if stores and (follow or name or task):
+        raise typer.BadParameter(f"{stores[0]} is a store: leave --follow, --name and --task out")
+    if len(paths) > 1 and (follow or name):
+        raise typer.BadParameter("give one PATH with --follow or --name")
     with writing() as store:
-        imported = [run for file in files for run in import_store(store, file, print_stderr)]
-    print_rows([{"id": run, "name": called} for run, called in imported], as_json=as_json)
+        for path in stores:
+            imported += [
+                {"id": run, "name": called}
+                for run, called in import_store(store, path, print_stderr)
+            ]
+    for path in paths:
+        if path not in stores:
+            imported += _import_run(path, follow=follow, name=name, task=task)
+    print_rows(imported, as_json=as_json)
     if not imported:
-        print_stderr("nothing was imported: all these runs are already in the store")
+        print_stderr("nothing was imported: all of it is already in the store")
+
+
+def _import_run(path: Path, **options: Any) -> "Iterator[dict[str, str]]":
+    """Import the run of another trainer."""
+    from grpo_tui.experiments.db.paths import store_path
+    from grpo_tui.foreign.importing import Options, import_run
+
+    run = import_run(path, Options(store=store_path(), progress=print_stderr, **options))
+    if run:
+        print_stderr(f"{run.name}: {count_of(run.steps, 'step')} added")
+        yield {"id": run.id, "name": run.name}

@@ -12,6 +12,7 @@ from grpo_tui.app.charts.series import Series, axis_end, cut
 from grpo_tui.app.text import run_columns
 from grpo_tui.app.text.numbers import moment, seconds, tokens, with_unit
 from grpo_tui.app.text.run_columns import FIRST, HEALTH_COLOURS, NAME, RunColumn, added
+from grpo_tui.app.text.run_text import files_text
 from grpo_tui.app.text.safe_text import cell_len, pad, safe
 from grpo_tui.app.text.words import count_of, step_of
 from grpo_tui.app.tui.screens.runs.state import (
@@ -185,6 +186,8 @@ def preview_lines(preview: Preview, width: int, height: int) -> list[Line]:
     lines += paragraph(reason, width, 5, "text", (f"{word}  ", HEALTH_COLOURS.get(word, "label")))
     lines += _post_mortem(preview, width)
     lines += _charts(preview, width, height - len(lines))
+    for label, text in files_text(preview.detail.files):
+        lines += paragraph(text, width, 6, "label", (f"{label}  ", "text"))
     if preview.alert is not None and preview.alert.explanation not in reason:
         sign, colour = severity_mark(preview.alert.severity)
         if preview.alert.last_step < preview.detail.summary.step - SPAN:  # it no longer holds

@@ -1,0 +1,1 @@
+"""Runs of other trainers, read from the files that these write."""

@@ -1,0 +1,82 @@
+"""verl's `trainer.rollout_data_dir`: a file for each step, a line for each answer."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from grpo_tui import record
+from grpo_tui.foreign.files import Folder, Row, UnfinishedError, first_row, rows
+from grpo_tui.foreign.reader import LARGEST_STEP, Format, Step, in_groups
+
+FILE: Final = re.compile(r"(\d{1,8})\.jsonl")
+FIELDS: Final = frozenset({"input", "output", "gts", "score", "step", "request_id", "uid"})
+# The newest version names an answer after its prompt's sample: SAMPLE_ROLLOUT_OUTPUT.
+SAMPLE: Final = re.compile(r"(.+)_\d+_\d+")
+NO_SETTING: Final = "verl has no setting that writes them to files"
+
+
+class VerlReader:
+    format, trainer = "verl", "verl"
+    remedies: Mapping[str, str] = {
+        "rewards by function": "let the reward function return a dict with the parts beside score",
+        "reference solutions": "give the data set reward_model.ground_truth",
+        "advantages": NO_SETTING,
+        "tokens": NO_SETTING,
+        "the sampler's log-probabilities": NO_SETTING,
+        "the trainer's log-probabilities": NO_SETTING,
+        "the reference's log-probabilities": NO_SETTING,
+        "entropy by token": NO_SETTING,
+        "metrics": "verl gives them to its loggers (trainer.logger) only",
+        "held-out evaluations": "verl writes them to trainer.validation_data_dir, which is a run "
+        "of its own here",
+    }
+
+    def __init__(self, folder: Folder) -> None:
+        self.folder, self.path = folder, folder.path
+        self.name = folder.path.stem if folder.path.is_file() else folder.path.name
+        self._files: dict[int, Path] = {}
+
+    def steps(self) -> dict[int, int]:
+        self._files = {
+            int(match[1]): path
+            for path in self.folder.files("*.jsonl")
+            if (match := FILE.fullmatch(path.name)) and 0 < int(match[1]) <= LARGEST_STEP
+        }
+        return {step: self._files[step].stat().st_size for step in sorted(self._files)}
+
+    def read(self, step: int) -> Step:
+        if not (items := list(rows(self._files[step]))):
+            raise UnfinishedError(f"{self._files[step]} has no lines yet")
+        return Step(groups=[_group(items) for items in in_groups(items, _problem)])
+
+
+def _problem(row: Row) -> tuple[str, str]:
+    """What the answers to one prompt share."""
+    sample = SAMPLE.fullmatch(str(row.values.get("uid", "")))
+    return row.text("input"), sample[1] if sample else ""
+
+
+def _group(items: Sequence[Row]) -> record.Group:
+    target = items[0].values.get("gts")
+    return record.group(
+        items[0].text("input"),
+        [
+            record.rollout(row.text("output"), rewards=row.rest(FIELDS), reward=row.number("score"))
+            for row in items
+        ],
+        target="" if target is None else str(target),
+    )
+
+
+def _open(folder: Folder) -> VerlReader | None:
+    reader = VerlReader(folder)
+    for step in reader.steps():
+        if {"input", "output", "score", "step"} <= first_row(reader._files[step]).keys():
+            return reader
+    return None
+
+
+VERL: Final = Format(
+    name="verl", files="{step}.jsonl in verl's trainer.rollout_data_dir", open=_open
+)
