@@ -5,7 +5,7 @@ and by the colour-blind.
 """
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,8 @@ STYLE: Mapping[str, Any] = {
     "savefig.dpi": 300,
 }
 
+AXES = {"step": "training step", "tokens": "tokens", "wall": "training time (s)"}
+
 Curves = Mapping[str, Mapping[str, Curve]]  # by metric and by the name of a line
 
 
@@ -51,8 +53,13 @@ class PlotsMissingError(EngineError):
     """The package that draws figures is not installed."""
 
 
-def save(curves: Curves, out: Path, format: str) -> None:
-    """Draw the figure and write it, without the time: the same numbers give the same file."""
+def save(
+    curves: Curves, out: Path, format: str, axis: str = "step", log: Collection[str] = ()
+) -> None:
+    """Draw the figure and write it, without the time: the same numbers give the same file.
+
+    The metrics of `log` have a logarithmic axis.
+    """
     try:
         import matplotlib
         from matplotlib.figure import Figure
@@ -70,6 +77,8 @@ def save(curves: Curves, out: Path, format: str) -> None:
         names = list(dict.fromkeys(name for by_name in curves.values() for name in by_name))
         handles: dict[str, Any] = {}
         for panel, (key, by_name) in zip(panels, curves.items(), strict=False):
+            panel.set_xlabel(AXES[axis])
+            panel.set_yscale("log" if key in log else "linear")
             handles |= _draw(panel, key, by_name, names)
         for panel in list(figure.axes)[len(curves) :]:
             panel.remove()
@@ -91,12 +100,12 @@ def _draw(
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     metric = spec(key)
-    unit = {"share": "%"}.get(metric.unit, metric.unit)
+    percent = metric.unit == "share" and panel.get_yscale() == "linear"
+    unit = metric.unit if metric.unit != "share" else "%" * percent
     label = f"{metric.label} ({unit})" if unit else metric.label
     panel.set_ylabel(safe(label), parse_math=False)
-    panel.set_xlabel("training step")
     panel.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
-    if metric.unit == "share":
+    if percent:
         panel.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=""))
     handles = {}
     for name, curve in by_name.items():
@@ -111,17 +120,15 @@ def _draw(
     return handles
 
 
-def rows(curves: Curves) -> Iterator[dict[str, Any]]:
+def header(axis: str = "step") -> tuple[str, ...]:
+    """The columns of a figure's numbers."""
+    return "metric", "name", axis, "value", "low", "high"
+
+
+def rows(curves: Curves, axis: str = "step") -> Iterator[dict[str, Any]]:
     """The numbers of a figure: a row for each point."""
     for key, by_name in curves.items():
         for name, curve in by_name.items():
             points = zip(curve.steps, curve.values, curve.low, curve.high, strict=True)
-            for step, value, low, high in points:
-                yield {
-                    "metric": key,
-                    "name": name,
-                    "step": step,
-                    "value": value,
-                    "low": low,
-                    "high": high,
-                }
+            for at, value, low, high in points:
+                yield dict(zip(header(axis), (key, name, at, value, low, high), strict=True))

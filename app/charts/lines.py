@@ -1,7 +1,8 @@
 """Whole curves for figures and pages: of a stored run, or the mean over a setting's seeds."""
 
 import math
-from collections.abc import Sequence
+from array import array
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from grpo_engine.frozen import frozen
@@ -17,9 +18,12 @@ Runs = Sequence[RunSummary]  # one run, or the seeds of a setting
 
 @frozen
 class Curve:
-    """A curve by step; from `low` to `high` is its 95 % interval, or else the recorded value."""
+    """A curve by step, tokens or time.
 
-    steps: Sequence[int]
+    From `low` to `high` is its 95 % interval, or else the recorded value.
+    """
+
+    steps: Sequence[float]
     values: Sequence[float]
     low: Sequence[float]
     high: Sequence[float]
@@ -41,9 +45,7 @@ def curve_of(
             low=[item.low for item in columns],
             high=[item.high for item in columns],
         )
-    (series,) = present
-    low, high = (_end(reader, runs[0], key, series, end) for end in ("low", "high"))
-    return Curve(steps=series.steps, values=series.line, low=low, high=high)
+    return with_ends(key, present[0], lambda end: _series(reader, runs[0], end, 0.0))
 
 
 def _series(reader: "StoreReader", run: RunSummary, key: str, smoothing: float) -> Series:
@@ -57,12 +59,14 @@ def _trace(series: Series) -> Trace:
     return Trace(tuple(PixelColumn(step, value, value, (value,)) for step, value in points))
 
 
-def _end(
-    reader: "StoreReader", run: RunSummary, key: str, series: Series, end: str
-) -> Sequence[float]:
-    """One end of the interval of a held-out metric; the recorded values where there is none."""
-    if not key.startswith(EVALUATIONS):
-        return series.values
-    stored = reader.metric_series(run.key, f"{key}_{end}")
-    ends = dict(zip(stored.steps, stored.values, strict=True))
-    return [ends.get(step, math.nan) for step in series.steps] if ends else series.values
+def with_ends(key: str, series: Series, read: Callable[[str], Series]) -> Curve:
+    """The curve of a series; `read` gives the ends of a held-out metric's interval by their key.
+
+    Where there are none, they are the recorded values.
+    """
+    recorded = {"low": series.values, "high": series.values}
+    for end in recorded if key.startswith(EVALUATIONS) else ():
+        stored = read(f"{key}_{end}")
+        if ends := dict(zip(stored.steps, stored.values, strict=True)):
+            recorded[end] = array("d", (ends.get(step, math.nan) for step in series.steps))
+    return Curve(steps=series.steps, values=series.line, **recorded)

@@ -78,7 +78,7 @@ def _write_figure(
     *,
     with_data: bool,
 ) -> None:
-    from grpo_tui.app.charts.figure import FORMATS, rows, save
+    from grpo_tui.app.charts.figure import FORMATS, header, rows, save
     from grpo_tui.app.charts.lines import curve_of
     from grpo_tui.app.text.comparison import names_of_settings
     from grpo_tui.experiments.export.files import replacing, write_rows
@@ -99,8 +99,7 @@ def _write_figure(
         save(curves, part, ending[1:])
     print_stderr(f"wrote {out}")
     if with_data:
-        header = ("metric", "name", "step", "value", "low", "high")
-        write_rows(rows(curves), "csv", out.with_suffix(".csv"), header=header)
+        write_rows(rows(curves), "csv", out.with_suffix(".csv"), header=header())
         print_stderr(f"wrote {out.with_suffix('.csv')}")
 
 

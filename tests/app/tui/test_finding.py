@@ -71,9 +71,9 @@ async def test_every_metric_is_found_by_its_key_its_title_and_everyday_words(sto
 @pytest.mark.parametrize(
     ("word", "names"),
     [
-        ("export", {"Copy", "Save a picture", "Help: export, report, share"}),
-        ("report", {"Save a picture", "Help: export, report, share"}),
-        ("share", {"Copy", "Save a picture", "Help: export, report, share"}),
+        ("export", {"Export…", "Copy", "Save a picture", "Help: export, report, share"}),
+        ("report", {"Export…", "Save a picture", "Help: export, report, share"}),
+        ("share", {"Export…", "Copy", "Save a picture", "Help: export, report, share"}),
         ("worst", {"Rollouts"}),
         ("time left", {"Watch"}),
         ("clip range", {"Rollouts"}),

@@ -45,6 +45,7 @@ MEANINGS = {
     "slash": ("find",),
     "z": ("zoom",),
     "y": ("copy",),
+    "e": ("export",),
     "question_mark,f1": ("explain", "close"),
     "n": ("next prompt",),
     "p": ("previous prompt",),

@@ -1,8 +1,4 @@
-"""The Compare screen as text: its sentences, tables and answers as lines, and its exports.
-
-The exports have the format of `grpo-tui compare`; the curves are a CSV of the charts' stored
-values, one row per run and step.
-"""
+"""The Compare screen as text: its sentences, tables and answers as lines."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice

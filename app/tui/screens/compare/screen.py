@@ -2,23 +2,34 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from textual import on, work
 from textual.app import ComposeResult
 from textual.containers import Grid
 from textual.reactive import reactive
 
+from grpo_engine.metrics import spec
 from grpo_tui.app.charts.series import SMOOTHINGS
 from grpo_tui.app.charts.stored import CurveLoader, CurveRequest
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.text.numbers import clamped
+from grpo_tui.app.text.words import count_of
 from grpo_tui.app.tui import messages as msg
 from grpo_tui.app.tui.dialogs.picker import Picker, PickerItem, PickerResult, metric_items
+from grpo_tui.app.tui.exporting import (
+    Export,
+    chart_exports,
+    file_stem,
+    page_export,
+    table_export,
+)
 from grpo_tui.app.tui.keys import LAST, bindings
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
+from grpo_tui.app.tui.screens.compare.export import read_curves, table_rows
 from grpo_tui.app.tui.screens.compare.panels import (
     CardPanel,
     ComparePagePanel,
@@ -303,6 +314,22 @@ class CompareScreen(WorkbenchScreen):
             self.action_step(message.columns or message.rows)
         else:
             self.action_down(message.rows)
+
+    def exports(self) -> Iterator[Export]:
+        """The page below the curves, the chosen chart, and the comparison as a page."""
+        view, store, curves = self.view.drawn, self.workbench.store, self.query_one(CurvesPanel)
+        if not view.runs:
+            return
+        about = f"the page {view.page}, as CSV in full precision"
+        yield table_export("table", about, f"compare-{view.page}", partial(table_rows, view))
+        if metric := view.metric:
+            title, read = spec(metric).label, partial(read_curves, store, view, metric)
+            stem = file_stem(f"compare-{title}")
+            yield from chart_exports(title, stem, read, view.axis, curves.log_metrics)
+        about = (
+            f"{count_of(len(view.runs), 'run')} with their answers, as one HTML file for browsers"
+        )
+        yield page_export(store, view.runs, about)
 
     # -- crosshair and curves ---------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from grpo_tui.app.trial.client import TrialProcess
 from grpo_tui.app.tui.dialogs.ask import ask_text
 from grpo_tui.app.tui.dialogs.picker import PickerResult
 from grpo_tui.app.tui.dialogs.trust import trusting
+from grpo_tui.app.tui.exporting import file_stem
 from grpo_tui.app.tui.keys import bindings
 from grpo_tui.app.tui.messages import LaunchRequested, NewRunRequested, SweepRequested
 from grpo_tui.app.tui.screens.base import NARROW, WIDE, WorkbenchScreen
@@ -688,9 +689,13 @@ class NewRunScreen(WorkbenchScreen):
         config = self._ready()
         if config is None:
             return
-        stem = "".join(c if c.isalnum() or c in "-_." else "-" for c in config.name) or "run"
         hint = "A YAML file for `grpo-tui train FILE` and for this screen."
-        ask_text(self, "save as", hint, partial(self._save, config), f"{stem}.yaml")
+        name = f"{file_stem(config.name)}.yaml"
+        ask_text(self, "save as", hint, partial(self._save, config), name)
+
+    def action_export(self) -> None:
+        """The settings are what is shown."""
+        self.action_save()
 
     def _save(self, config: RunConfig, name: str) -> None:
         """Write a new file; another one is never overwritten."""

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any, Literal
 
 from textual import events, on, work
@@ -38,10 +39,12 @@ from grpo_tui.app.inspector.stored import (
 from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui.dialogs.choices import Choice
+from grpo_tui.app.tui.exporting import Export, file_stem
 from grpo_tui.app.tui.keys import LAST, bindings
 from grpo_tui.app.tui.messages import RolloutOpened
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from grpo_tui.app.tui.screens.rollouts import render
+from grpo_tui.app.tui.screens.rollouts.export import write_json, write_text
 from grpo_tui.app.tui.screens.rollouts.state import (
     NO_GROUPS,
     Against,
@@ -601,6 +604,21 @@ class RolloutsScreen(WorkbenchScreen):
         elif not self.workbench.refused(session.feed.may_control):
             session.feed.pin(group.example_key)
             self.notify("Pinned: this prompt will be sampled again during the run.")
+
+    def exports(self) -> Iterator[Export]:
+        """The answer, by token or to read."""
+        view = self.view
+        if view.step is None or view.rollout is None:
+            return
+        answer = letter(view.rollout.index)
+        step, group, *_ = view.cursor
+        stem = f"{file_stem(view.step.run.name)}-step-{step}-{group + 1}{answer}"
+        about = f"prompt, answer {answer} and its rewards, to read"
+        write: Callable[[Path], object] = partial(write_text, view)
+        yield Export(key="t", name="text", about=about, file=f"{stem}.txt", write=write)
+        about = f"answer {answer} with the numbers of each token"
+        write = partial(write_json, view)
+        yield Export(key="j", name="JSON", about=about, file=f"{stem}.json", write=write)
 
     def action_lab(self) -> None:
         """Open the lab on this step and this answer, or on the last step of training before it."""

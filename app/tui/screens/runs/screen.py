@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,8 +19,10 @@ from grpo_tui.app.feed.feed import Session
 from grpo_tui.app.feed.outcomes import outcomes_with_curves
 from grpo_tui.app.feed.snapshot import Request
 from grpo_tui.app.feed.stored import request
+from grpo_tui.app.text.words import count_of
 from grpo_tui.app.tui import messages as msg
 from grpo_tui.app.tui.dialogs.picker import Picker, PickerResult
+from grpo_tui.app.tui.exporting import Export, page_export, table_export
 from grpo_tui.app.tui.keys import bindings
 from grpo_tui.app.tui.screens.run_keys import (
     CONTINUE_KEY,
@@ -49,6 +51,7 @@ from grpo_tui.app.tui.screens.runs.state import (
     TableRow,
     load_list,
     load_preview,
+    read_table,
 )
 from grpo_tui.app.tui.store import writes
 from grpo_tui.app.tui.store.reader import reporting
@@ -364,6 +367,18 @@ class RunsScreen(ControlScreen):
             self.notify("Mark two runs or more with space, then press d.")
         else:
             self.post_message(msg.CompareRequested(self.view.marked_ids))
+
+    def exports(self) -> Iterator[Export]:
+        """The table, and the marked runs or the one under the cursor as a page."""
+        view, store = self.view, self.workbench.store
+        shown = [row.run for row in view.rows if row.run is not None]
+        if shown:
+            about = f"{count_of(len(shown), 'run')} as CSV, in full precision"
+            rows = partial(read_table, store, shown)
+            yield table_export("table", about, "runs", rows)
+        if runs := view.selection:
+            name = f"{len(runs)} runs compared" if len(runs) > 1 else runs[0].title
+            yield page_export(store, runs, f"{name}, as one HTML file for browsers")
 
     def action_demo(self) -> None:
         """Play the bundled recording in the terminal, then return."""

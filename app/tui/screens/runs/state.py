@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_engine.frozen import frozen
@@ -202,6 +203,20 @@ def load_list(reader: "StoreReader", view: RunsView) -> dict[str, Any]:
         "queued": sum(item.state == "queued" for item in reader.queue()),
         "deleted": reader.deleted(),
     }
+
+
+def read_table(store: Path, runs: Sequence[RunSummary]) -> list[dict[str, Any]]:
+    """Read the health of the listed runs, and return them as rows of a file."""
+    from grpo_tui.experiments.export.rows import run_row
+    from grpo_tui.experiments.reader import StoreReader
+    from grpo_tui.experiments.run_health import healths
+
+    with StoreReader(store) as reader:
+        states = healths(reader, runs)
+    return [
+        run_row(run) | {"health": states[run.key].word, "health_reason": states[run.key].reason}
+        for run in runs
+    ]
 
 
 def differing_settings(reader: "StoreReader", runs: Sequence[RunSummary]) -> tuple[str, ...]:

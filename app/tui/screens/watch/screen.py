@@ -15,6 +15,7 @@ from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.feed.stored import snapshot_of
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui.dialogs.picker import Picker, metric_items
+from grpo_tui.app.tui.exporting import Export, chart_exports, file_stem, page_export
 from grpo_tui.app.tui.keys import bindings
 from grpo_tui.app.tui.messages import MetricRequested, RolloutOpened
 from grpo_tui.app.tui.screens.base import Entry
@@ -33,7 +34,7 @@ from grpo_tui.app.tui.screens.watch.panels import (
     WatchPanel,
 )
 from grpo_tui.app.tui.screens.watch.render import largest_group, overview_width
-from grpo_tui.app.tui.screens.watch.state import Layout, WatchState, layout_of
+from grpo_tui.app.tui.screens.watch.state import Layout, WatchState, curves_of, layout_of
 from grpo_tui.app.tui.store.reader import reporting
 from grpo_tui.app.tui.tour import TourLine
 from grpo_tui.app.tui.widgets.find_bar import FindBar
@@ -170,6 +171,18 @@ class WatchScreen(ControlScreen):
                 also=texts,
                 go=partial(self._draw, prompt=index),
             )
+
+    def exports(self) -> Iterator[Export]:
+        """The chart under the cursor, and the run as a page if it is stored."""
+        curves, session = self.query_one(Curves), self.workbench.session
+        head, chart, log = self.snapshot.head, curves.chosen, curves.log_metrics
+        if chart is not None:
+            read = partial(curves_of, chart, self.snapshot)
+            stem = file_stem(f"{head.name}-{chart.title}")
+            yield from chart_exports(chart.title, stem, read, "step", log)
+        if session is not None and session.run:
+            about = f"{head.name or head.id}, as one HTML file for browsers"
+            yield page_export(self.workbench.store, [head], about)
 
     def described(self, topic: str) -> Snapshot:
         """The run without the values after an earlier step that is on screen."""

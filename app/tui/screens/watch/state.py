@@ -7,7 +7,8 @@ from functools import cached_property
 
 from grpo_engine.events import Group
 from grpo_engine.metrics import PHASES, phase_seconds, spec, time_of
-from grpo_tui.app.charts.series import axis_end
+from grpo_tui.app.charts.lines import Curve, with_ends
+from grpo_tui.app.charts.series import Series, axis_end
 from grpo_tui.app.feed.narrator import narrate
 from grpo_tui.app.feed.snapshot import LogLine, Snapshot, StepGroup
 from grpo_tui.app.text.limits import LIMITS
@@ -225,6 +226,18 @@ FIXED = (
 
 # charts whose curves have no limit, with the metric that has it
 LIMITED = {"clip_ratio/low_mean": "clip_ratio/region_mean"}
+
+
+def curves_of(chart: Chart, snapshot: Snapshot) -> dict[str, dict[str, Curve]]:
+    """The whole curves of a chart for a figure, by the metric of its axis and by name."""
+    series = snapshot.series
+    return {
+        chart.keys[0]: {
+            name or chart.title: with_ends(key, series[key], lambda end: series.get(end, Series()))
+            for key, name in zip(chart.keys, chart.names, strict=True)
+            if key in series
+        }
+    }
 
 
 def charts_of(
