@@ -285,10 +285,11 @@ class Watch:
             self.evaluated = []
             metrics = original(*args, **options)
             batches, self.evaluated = self.evaluated, []
-            ranks = self._gathered(batches)
-            step, size = self.step, self.trainer.args.num_generations_eval
-            facts = dataclasses.replace(self.facts, group_size=size or self.facts.group_size)
-            self._put(lambda run: _evaluation(run, step, ranks, metrics, facts))
+            step, ranks = self.step, self._gathered(batches)
+            with self._guard():
+                size = self.trainer.args.num_generations_eval or self.facts.group_size
+                facts = dataclasses.replace(self.facts, group_size=size)
+                self._put(lambda run: _evaluation(run, step, ranks, metrics, facts))
             return metrics
 
         return wrapped
@@ -362,13 +363,12 @@ class Watch:
 
     @contextlib.contextmanager
     def _guard(self) -> Iterator[None]:
-        """Warn of an error once, and record nothing more."""
-        if self.broken:
-            yield
-            return
+        """Keep an error from the training; warn of the first, and record nothing more."""
         try:
             yield
         except Exception as error:
+            if self.broken:
+                return
             self.broken = True
             text = f"the training is no longer watched: {type(error).__name__}: {error}"
             with contextlib.suppress(Exception):

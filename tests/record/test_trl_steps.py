@@ -7,6 +7,7 @@ import sys
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from grpo_tui import record
 from grpo_tui.app.inspector.stored import load_group, load_step
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.recorded_events import events_after
-from grpo_tui.trl import steps
+from grpo_tui.trl import hooks, steps
 from grpo_tui.trl.hooks import _finished, translated
 from tests.record.payloads import unpacked
 
@@ -121,6 +122,25 @@ def test_results_of_tools_are_replies_and_not_in_the_loss() -> None:
     assert sum(span.chars for span in spans) == len(answer.group.rollouts[0].text)
     assert answer.group.rollouts[0].model_tokens == length - 2
     assert answer.numbers[0].mask[:5] == (1, 1, 0, 0, 1)
+
+
+def test_an_error_in_watching_is_told_once_and_never_reaches_the_training(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A version of TRL whose method returns something else breaks the hook at each call."""
+    monkeypatch.setattr(hooks, "facts_of", lambda _: TRAINER)
+    trainer = SimpleNamespace(
+        args=SimpleNamespace(steps_per_generation=1, gradient_accumulation_steps=1),
+        num_iterations=1,
+        state=SimpleNamespace(global_step=0),
+        _generate=lambda: None,
+        evaluate=lambda: {"eval_loss": 1.0},  # its arguments lack num_generations_eval
+    )
+    hooks.Watch(trainer, None)
+    with pytest.warns(record.RecordWarning, match="no longer watched: TypeError") as told:
+        results = [trainer._generate(), trainer._generate(), trainer.evaluate()]
+    assert results == [None, None, {"eval_loss": 1.0}]
+    assert len(told) == 1
 
 
 WORDS = {1: "a", 2: " b", 3: "", 4: "�", 5: "�"}
