@@ -113,13 +113,13 @@
     return `${run}${group.origin} prompt ${group.index}, each visit`;
   };
 
-  const listGroups = (groups) => {
-    view.list = groups;
-    byId("groups").replaceChildren(...groups.map((group) => {
+  const listGroups = (entries) => { // groups, each with the index of the answer to open
+    view.list = entries.map(([group]) => group);
+    byId("groups").replaceChildren(...entries.map(([group, answer]) => {
       const first = group.origin === "train" && !byId("search").value ? `${group.index}` : `${group.step}`;
       const mean = `${group.same ? "= " : ""}${group.mean}`;
       const parts = [first, group.prompt || "–", mean].map((text) => make("span", { textContent: text }));
-      const button = make("button", { type: "button", onclick: () => open(group) }, ...parts);
+      const button = make("button", { type: "button", onclick: () => open(group, answer) }, ...parts);
       button.title = `step ${group.step}, prompt ${group.index}, mean reward ${group.mean}`;
       return make("li", {}, button);
     }));
@@ -166,8 +166,8 @@
       make("p", { className: "muted", textContent: where }),
       ...(detail.prompt ? [prompt] : []), tabs,
       ...(detail.missing ? [make("p", { className: "muted", textContent: detail.missing })] : []),
-      tokensOf(answer), factsOf(answer), scoresOf(answer));
-    pick(answer.thinking && !view.token ? answer.thinking : view.token);
+      ...(answer ? [tokensOf(answer), factsOf(), scoresOf(answer)] : ["No answers were recorded."]));
+    if (answer) pick(answer.thinking && !view.token ? answer.thinking : view.token);
     if (focus) byId("group").querySelector(focus).focus();
   };
 
@@ -246,19 +246,19 @@
     const hits = [];
     for (const group of data.groups) {
       const detail = await unpack(group);
-      const found = detail.answers.findIndex((a) => a.texts.join("").toLowerCase().includes(text));
-      if (found >= 0 || detail.prompt.toLowerCase().includes(text)) hits.push([group, Math.max(0, found)]);
+      const answer = detail.answers.findIndex((a) => a.texts.join("").toLowerCase().includes(text));
+      if (answer >= 0 || detail.prompt.toLowerCase().includes(text)) hits.push([group, Math.max(0, answer)]);
     }
     if (text !== byId("search").value.toLowerCase()) return;
     byId("hits").textContent = `${hits.length} of ${data.groups.length} prompts`;
-    listGroups(hits.map(([group]) => group));
+    listGroups(hits);
     if (hits.length) open(...hits[0]);
   };
 
   const showSet = () => {
     const groups = data.groups.filter((group) => setOf(group) === byId("sets").value);
     const order = (group) => (group.origin === "train" ? group.index : group.step);
-    listGroups(groups.sort((a, b) => order(a) - order(b)));
+    listGroups(groups.sort((a, b) => order(a) - order(b)).map((group) => [group, 0]));
     open(groups.find((group) => !group.same) || groups[0]);
   };
 

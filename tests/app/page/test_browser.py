@@ -25,6 +25,12 @@ pytestmark = [
 ]
 AXE = Path("node_modules/axe-core/axe.min.js")
 SMALL = ["rollout.prompts=4", "evaluation.problems=8", "evaluation.samples=0"]
+OPEN_ALL = """(async () => {
+  for (const group of document.querySelectorAll('#groups button')) {
+    group.click();
+    await new Promise((done) => setTimeout(done, 20));
+  }
+})()"""
 ALERT = "window.hit = (window.hit || 0) + 1"
 HOSTILE = [
     template.replace("HIT", code)
@@ -73,7 +79,8 @@ def written(folder: Path, kind: str) -> Path:
         with trainer.run("theirs", trainer="loop", store=folder / "s.db", steps=3) as run:
             for step in (1, 2, 3):
                 answers = [trainer.rollout(text, rewards={"right": text == "4"}) for text in "45"]
-                run.step(step, [trainer.group("2 + 2 =", answers)], metrics={"loss": 0.1})
+                groups = [trainer.group("2 + 2 =", answers), trainer.group("no answers", [])]
+                run.step(step, groups, metrics={"loss": 0.1})
         return report(folder / "s.db", "@last")
     if kind == "sweep":
         path = sweep_of_settings(folder, betas=(0.04, 0.4), seeds=2, steps=4)
@@ -92,6 +99,7 @@ def test_a_page_of_each_kind_draws_itself_from_its_file_alone(
         tab.open(path, width, dark=dark)
         tab.wait_for("document.querySelectorAll('.tokens span').length > 0")
         assert tab.run("document.querySelectorAll('figure canvas').length") > 0
+        tab.run(OPEN_ALL)
         assert tab.run("document.documentElement.scrollWidth") <= width
         assert (tab.errors, tab.requests) == ([], [path.as_uri()])
         if AXE.exists():
@@ -147,14 +155,18 @@ def test_answers_are_read_by_keyboard_and_found_by_text(tab: Browser, tmp_path: 
     tab.press("ArrowDown")
     assert tab.run("document.querySelector('[aria-selected=true]').textContent")[:2] == "b "
     assert tab.run("document.activeElement.className") == "tokens"
-    text = tab.run("document.querySelector('.tokens').textContent").removeprefix("<think>")[:12]
     tab.run(
-        f"(() => {{ const s = document.getElementById('search'); s.value = {text!r};"
+        "(() => { const s = document.getElementById('search'); s.value = 'Are both numbers';"
         " s.dispatchEvent(new Event('input')); })()"
     )
     tab.wait_for("document.getElementById('hits').textContent.includes(' prompts')")
-    assert not tab.run("document.getElementById('hits').textContent").startswith("0 ")
-    tab.wait_for(f"document.querySelector('.tokens').textContent.includes({text!r})")
+    buttons = "document.querySelectorAll('#groups button')"
+    count = tab.run(f"{buttons}.length")
+    assert count > 1
+    for index in range(count):  # each opens the answer that has the text
+        tab.run(f"{buttons}[{index}].click()")
+        tab.wait_for(f"{buttons}[{index}].getAttribute('aria-current') === 'true'")
+        assert "are both numbers" in tab.run("document.querySelector('.tokens').textContent")
     assert tab.errors == []
 
 
