@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, or_, select
 from grpo_engine.alerts.change import LIKELY, SPAN, Evaluation
 from grpo_engine.metrics import count_of
 from grpo_engine.run_health import (
+    ACCURACY,
     Health,
     Judge,
     Point,
@@ -24,8 +25,13 @@ from grpo_tui.experiments.values import RunSummary
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
 
-ACCURACY = ("eval/accuracy", "eval/greedy/accuracy")
-SETTINGS = ("evaluation.accuracy", "evaluation.problems", "rewards.functions", "rewards.weights")
+SETTINGS = (
+    "evaluation.accuracy",
+    "evaluation.problems",
+    "rewards.functions",
+    "rewards.weights",
+    "trainer.name",
+)
 
 
 def healths(reader: "StoreReader", runs: Sequence[RunSummary]) -> dict[int, Health]:
@@ -101,11 +107,11 @@ def _alerts(reader: "StoreReader", keys: Sequence[int]) -> dict[int, dict[str, s
 
 
 def _functions(reader: "StoreReader", keys: Sequence[int]) -> dict[int, list[str]]:
-    """The metrics of each run that are named after a reward function."""
+    """The metrics of each run that say who judges it: accuracy, and those of reward functions."""
     name = METRIC_KEY.c.name
     ids = reader.pairs(
         select(METRIC_KEY.c.id, name).where(
-            or_(name.like("rewards/%/mean"), name.like("eval/%rewards/%"))
+            or_(name.in_(ACCURACY), name.like("rewards/%/mean"), name.like("eval/%rewards/%"))
         )
     )
     columns = METRIC_SUMMARY.c

@@ -17,6 +17,8 @@ from grpo_engine.frozen import frozen
 from grpo_engine.metrics import function_of
 from grpo_engine.rewards.right import RIGHT_OR_WRONG, Right
 
+ACCURACY = ("eval/accuracy", "eval/greedy/accuracy")
+
 Point = tuple[int, float]  # a step and the accuracy there
 Word = Literal[
     "learning", "learned", "flat", "unstable", "hacked?", "broken", "unjudged", "too early"
@@ -69,8 +71,10 @@ class Judge:
         # a function is named in metrics without the file that it comes from
         listed = {name.rpartition(":")[2]: name for name in named}
         unweighted = {name for name, weight in zip(listed, weights, strict=False) if not weight}
-        trained, measured = list[str](), set[str]()
+        trained, measured, is_given = list[str](), set[str](), False
         for metric in metrics:
+            # another trainer says itself which held-out answers are right
+            is_given |= metric in ACCURACY and "trainer.name" in settings
             if (name := function_of(metric)) and metric.startswith("eval/"):
                 measured.add(name)
             elif name and metric.startswith("rewards/") and metric.endswith("/mean"):
@@ -81,9 +85,9 @@ class Judge:
             function = ""
         if function:
             is_own = ":" in listed.get(function, ":") and function not in RIGHT_OR_WRONG
-            is_shared = is_own and function not in unweighted
+            is_shared = is_own and function not in unweighted and not is_given
             return cls(function=function, shared=function if is_shared else "")
-        if not measured.issubset(trained):  # by the task's function, which is no reward
+        if is_given or not measured.issubset(trained):  # or the task's function, which is no reward
             return cls()
         return cls(shared=", ".join(name for name in trained if name not in unweighted))
 
@@ -148,10 +152,13 @@ def _fallen(run: RunFacts) -> Health | None:
 def _unjudged(run: RunFacts) -> Health | None:
     if not run.judge.shared or not run.step:
         return None
+    reward = run.judge.shared
+    numbers = f"there is only the reward, {reward}, which rises"
+    if run.held_out:
+        numbers = f"the held-out numbers use the same reward, {reward}, so they rise"
     text = (
-        f"Cannot be judged: the held-out numbers use the same reward, {run.judge.shared}, so they "
-        "rise also where it is gamed. Read the answers that score highest, or name a function with "
-        "weight 0 in evaluation.accuracy that says which answers are right."
+        f"Cannot be judged: {numbers} also where it is gamed. Read the answers that score highest, "
+        "or name a function with weight 0 in evaluation.accuracy that says which answers are right."
     )
     return Health(word="unjudged", reason=text)
 
@@ -172,15 +179,17 @@ def _learned(run: RunFacts) -> Health:
 
 
 def _learned_in_training(run: RunFacts) -> Health:
-    often = "once" if run.held_out else "not yet" if run.active else "never"
-    measured = f"Held-out accuracy was measured {often}."
+    measured = "was measured once" if run.held_out else "was never measured"
+    if run.active and not run.held_out:
+        measured = "was not measured yet"
     if run.active and (run.step < 2 * SPAN or run.training is None):
         return _too_early(run)
     change = run.training
     if change is None:
-        text = f"Cannot be judged: held-out accuracy was measured {often} (evaluation.every)."
+        text = f"Cannot be judged: held-out accuracy {measured} (evaluation.every)."
         return Health(word="unjudged", reason=text)
     ends = f"from {change.before:.0%} to {change.after:.0%}"
+    measured = f"Held-out accuracy {measured}."
     if change.rose(LIKELY):
         return _rose(run, f"Right answers in training rose {ends}", measured)
     text = f"Right answers in training went {ends}, which chance alone can explain. {measured}"

@@ -115,8 +115,13 @@ def test_the_reason_has_the_numbers_or_the_alert() -> None:
     assert "before training" in health(facts(0.97, 0.98)).reason
     shared: Health = health(facts(0.3, 0.9, judge=Judge(shared="startswith")))
     assert shared.reason.startswith(
-        "Cannot be judged: the held-out numbers use the same reward, startswith"
+        "Cannot be judged: the held-out numbers use the same reward, startswith, so they rise also"
     )
+    alone = health(facts(judge=Judge(shared="mine")))  # no held-out problem was tried
+    assert alone.reason.startswith("Cannot be judged: there is only the reward, mine, which rises")
+    assert health(facts()).reason.startswith("Cannot be judged: held-out accuracy was never")
+    never = health(facts(step=40, training=ROSE)).reason
+    assert never.endswith("Held-out accuracy was never measured.")
 
 
 @pytest.mark.parametrize(
@@ -150,3 +155,10 @@ def test_held_out_numbers_count_unless_the_users_reward_alone_decides(
     metrics += [f"eval/rewards/{name}" for name in measured.split()]
     judge = Judge.of(settings, metrics)
     assert judge == Judge(function=function, shared=shared)
+
+
+def test_another_trainer_says_itself_which_held_out_answers_are_right() -> None:
+    metrics = ("rewards/mine/mean", "eval/rewards/mine", "eval/accuracy")
+    assert Judge.of({"trainer.name": "my loop"}, metrics) == Judge()
+    assert Judge.of({"trainer.name": "my loop"}, metrics[:2]) == Judge(shared="mine")
+    assert Judge.of({}, metrics) == Judge(shared="mine")
