@@ -24,7 +24,6 @@ Word = Literal[
     "learning", "learned", "flat", "unstable", "hacked?", "broken", "unjudged", "too early"
 ]
 
-PROBLEMS = 128  # of an evaluation whose number is not stored
 NEARLY_ALL = 0.95  # accuracy above which there is hardly any gain to have
 # What an alert means for the run, the worst first. All others leave open whether it learns.
 HACKED = ("format_hacking",)
@@ -262,13 +261,8 @@ def _listed(value: object) -> list[Any]:
 
 def evaluations(points: Iterable[Point], answers: object) -> tuple[Evaluation, ...]:
     """The evaluations of a run by step and accuracy, in order."""
-    count = answers if isinstance(answers, int | float) and math.isfinite(answers) else 0
     return tuple(
-        Evaluation(
-            step=step, accuracy=min(1.0, max(0.0, share)), answers=max(0, int(count)) or PROBLEMS
-        )
-        for step, share in points
-        if math.isfinite(share)
+        Evaluation.of(step, share, answers) for step, share in points if math.isfinite(share)
     )
 
 

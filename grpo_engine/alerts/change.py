@@ -8,6 +8,7 @@ from grpo_engine.frozen import frozen
 SURE, LIKELY = 4.0, 2.0  # standard errors that a change must exceed
 TINY = 1e-6  # a change that rounding explains
 SPAN = 10  # steps that are averaged
+PROBLEMS = 128  # of an evaluation whose number is not known
 
 
 @frozen
@@ -39,6 +40,13 @@ class Evaluation:
     step: int
     accuracy: float
     answers: int
+
+    @classmethod
+    def of(cls, step: int, accuracy: float, answers: object) -> "Evaluation":
+        """An evaluation of a store or of another trainer, which may lack the number of answers."""
+        count = answers if isinstance(answers, int | float) and math.isfinite(answers) else 0
+        share = min(1.0, max(0.0, accuracy))
+        return cls(step=step, accuracy=share, answers=max(0, int(count)) or PROBLEMS)
 
     def change(self, later: "Evaluation") -> MetricChange:
         """The change to a later evaluation; the problems are taken as different ones."""

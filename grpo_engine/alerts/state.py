@@ -5,6 +5,7 @@ still holds is raised again every `REPEAT` steps. Evaluations are kept by mode: 
 accuracy differ, so they are never compared with each other.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields
 from typing import Any
@@ -43,18 +44,12 @@ class Alerts:
                 if len(self.start) < SPAN:
                     self.start.append(numbers)
                 yield from self._raise(event.step)
-            case EvaluationFinished() if "eval/accuracy" in event.metrics:
-                self._evaluations.setdefault(event.mode, []).append(
-                    Evaluation(
-                        step=event.step,
-                        accuracy=event.metrics["eval/accuracy"],
-                        answers=int(
-                            event.metrics.get(
-                                "eval/scored/accuracy", event.problems * event.samples
-                            )
-                        ),
-                    )
-                )
+            case EvaluationFinished(metrics={"eval/accuracy": accuracy} as metrics) if (
+                math.isfinite(accuracy)
+            ):
+                answers = metrics.get("eval/scored/accuracy", event.problems * event.samples)
+                evaluation = Evaluation.of(event.step, accuracy, answers)
+                self._evaluations.setdefault(event.mode, []).append(evaluation)
                 if self._history:
                     yield from self._raise(event.step)
 

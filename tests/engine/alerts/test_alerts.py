@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -316,6 +317,16 @@ def test_the_chance_of_a_share_is_that_of_all_its_answers() -> None:
     # three of three, then none: (3 + 1)/(3 + 2) = .8, so 1 is only 3.1 errors of .33
     three = [evaluated(0, 1.0, problems=3), evaluated(30, 0.0, problems=3)]
     assert fold(rows, evaluations=three) == []
+
+
+def test_an_accuracy_without_its_number_of_answers_is_compared_and_nan_is_none() -> None:
+    """Another trainer may give the accuracy alone; it is taken as of 128 answers."""
+    rows = [healthy(n) for n in range(1, 31)]
+    unknown = [evaluated(0, 0.8, problems=0), evaluated(30, 0.4, problems=0)]
+    # sqrt(.8 x .2/128 + .4 x .6/128) = .056, so .4 is seven standard errors
+    assert set(first_steps(fold(rows, evaluations=unknown))) == {"held_out_fell"}
+    broken = [evaluated(0, 0.8), evaluated(20, math.nan), evaluated(30, 0.8)]
+    assert fold(rows, evaluations=broken) == []
 
 
 def test_a_task_is_solved_where_nearly_all_answers_are_right_and_groups_have_no_signal() -> None:
