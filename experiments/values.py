@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
+from grpo_engine.alerts.change import SPAN
 from grpo_engine.events import (
     AlertRaised,
     EvaluationFinished,
@@ -344,6 +345,10 @@ class AlertView(AlertRaised):
     @property
     def last_step(self) -> int:
         return self.step
+
+    def is_recent(self, step: int) -> bool:
+        """Whether it held in the ten steps before this one; what holds is raised every ten."""
+        return self.last_step >= step - SPAN
 
 
 @frozen

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from grpo_engine import events as ev
-from grpo_engine.alerts.change import SPAN, Evaluation
+from grpo_engine.alerts.change import Evaluation
 from grpo_engine.run_health import (
     Health,
     Judge,
@@ -201,7 +201,7 @@ class RunState:
                 alerts={
                     alert.rule: alert.explanation
                     for alert in alerts
-                    if alert.last_step >= step - SPAN and not alert.muted
+                    if alert.is_recent(step) and not alert.muted
                 },
                 held_out=held_out_of(series, settings),
                 judge=judge,

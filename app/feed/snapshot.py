@@ -134,5 +134,5 @@ class Snapshot:
 
     @property
     def _recent_alerts(self) -> tuple[AlertView, ...]:
-        recent = (alert for alert in self.alerts if alert.last_step >= self.step - 10)
+        recent = (alert for alert in self.alerts if alert.is_recent(self.step))
         return tuple(alert for alert in recent if not alert.ended)

@@ -5,6 +5,7 @@ from heapq import nlargest
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from grpo_engine.alerts.change import SPAN
 from grpo_engine.errors import ConfigError
 from grpo_engine.events import Severity
 from grpo_engine.frozen import frozen
@@ -14,7 +15,6 @@ from grpo_tui.experiments.values import AlertView, GroupView, RunSummary
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
 
-RECENT = 10  # steps; an alert that held in the last of them counts
 SHOWN = 3  # answers of a run whose reward is hacked
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
 
@@ -55,7 +55,7 @@ OF_RULE = {rule: topic for topic, (_, rules) in TOPICS.items() for rule in rules
 ENDINGS: Mapping[str, tuple[Severity, str, str]] = {
     "failed": (
         "error",
-        "The run failed: {}",
+        "The run failed: {}.",
         "Correct what the message names, and resume the run.",
     ),
     "lost": ("error", "The run's process is gone.", "Resume the run; its log may say why."),
@@ -126,8 +126,7 @@ def audit(reader: "StoreReader", run: RunSummary) -> Audit:
     state = healths(reader, [run])[run.key]
     alerts = reader.alerts(run.key)
     findings = [_of_alert(reader, run, alert, state) for alert in alerts]
-    if state.reason not in [alert.explanation for alert in alerts]:
-        findings += _ending(run, state)
+    findings += _ending(run, state, findings)
     findings.sort(
         key=lambda item: (item.counts, SEVERITIES.index(item.severity), item.last_step),
         reverse=True,
@@ -135,7 +134,8 @@ def audit(reader: "StoreReader", run: RunSummary) -> Audit:
     metrics, named = reader.metric_keys(run.key), {item.topic for item in findings}
     others = [topic for topic in TOPICS if topic not in named]
     fine = [t for t in others if any(name.startswith(TOPICS[t][0]) for name in metrics)]
-    if not Judge.of(reader.settings(run.key), metrics).function:  # nobody said what is right
+    judge = Judge.of(reader.settings(run.key), metrics)
+    if not judge.function or run.step < 2 * SPAN:  # nobody said what is right, or it is too early
         fine = [topic for topic in fine if topic != "hacking"]
     return Audit(
         health=state,
@@ -145,12 +145,12 @@ def audit(reader: "StoreReader", run: RunSummary) -> Audit:
     )
 
 
-def _ending(run: RunSummary, state: Health) -> Iterator[Finding]:
-    """How the run ended, or what its health says of the end."""
+def _ending(run: RunSummary, state: Health, others: Sequence[Finding]) -> Iterator[Finding]:
+    """How the run ended, or what its health says of the end and no other finding does."""
     if run.status in ENDINGS:
         severity, text, remedy = ENDINGS[run.status]
-        text = text.format(run.error)
-    elif state.word in OF_HEALTH:
+        text = text.format(run.error.rstrip("."))
+    elif state.word in OF_HEALTH and state.reason not in [item.explanation for item in others]:
         severity, text, remedy = OF_HEALTH[state.word], state.reason, ""
     else:
         return
@@ -175,7 +175,7 @@ def _of_alert(reader: "StoreReader", run: RunSummary, alert: AlertView, state: H
         topic=OF_RULE.get(alert.rule, "other"),  # a rule of another version
         rule=alert.rule,
         severity=max(alert.severity, implied, key=SEVERITIES.index),
-        counts=not alert.muted and alert.last_step >= run.step - RECENT,
+        counts=alert.is_recent(run.step) and not alert.muted,
         first_step=alert.first_step,
         last_step=alert.last_step,
         times=alert.count,

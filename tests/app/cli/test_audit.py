@@ -15,7 +15,7 @@ from grpo_tui.app.tui.dialogs.help.topics import ALERTS
 from grpo_tui.experiments.store import ExperimentStore
 from tests.app.calls import Cli
 from tests.app.stored import STEPS, half_recorded, record, run_events
-from tests.experiments.made import ended, finished, group, recorded, rollout, started
+from tests.experiments.made import ended, finished, group, recorded, rollout, sql, started
 
 
 def alert(step: int, rule: str, severity: ev.Severity) -> ev.AlertRaised:
@@ -120,4 +120,23 @@ def test_a_run_that_only_trains_is_named_with_what_is_fine(cli: Cli, store: Path
     assert lines[0] == "calm-otter: completed, step 2 of 2, flat"
     health = "warning  health, step 2: Held-out accuracy went from 8%"
     assert any(line.startswith(health) for line in lines)
-    assert any(line.startswith("fine     hacking") for line in lines)
+    assert any(line.startswith("no data  hacking") for line in lines)  # it is too early to tell
+
+
+def test_what_ended_a_run_is_said_beside_what_its_alerts_say(cli: Cli, store: Path) -> None:
+    failed = ev.RunFailed(step=20, error="EngineError", message="no memory")
+    run_with(store, [alert(19, "no_signal", "warning"), failed])
+    lines = cli("audit", "otter").out.splitlines()
+    failure = "The run failed: EngineError: no memory."
+    assert lines[0].endswith("failed, step 20 of 10, broken")
+    assert lines[1].startswith(f"error    process, step 20: {failure} Correct")
+    assert lines[2].startswith("warning  signal")
+
+
+def test_a_run_whose_process_is_gone_says_so_although_its_reward_is_hacked(
+    cli: Cli, store: Path
+) -> None:
+    recorded(store, started(), finished(1), alert(1, "format_hacking", "warning"))
+    sql(store, "UPDATE run SET status = 'running'", "UPDATE attempt SET ended_at = NULL, pid_start = 'gone'")
+    rules = {item["rule"] for item in cli("audit", "@last", "--json").data["findings"]}
+    assert rules == {"lost", "format_hacking"}

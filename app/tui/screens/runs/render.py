@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 
-from grpo_engine.alerts.change import SPAN
 from grpo_engine.metrics import spec
 from grpo_tui.app.charts.series import Series, axis_end, cut
 from grpo_tui.app.text import run_columns
@@ -190,7 +189,7 @@ def preview_lines(preview: Preview, width: int, height: int) -> list[Line]:
         lines += paragraph(text, width, 6, "label", (f"{label}  ", "text"))
     if preview.alert is not None and preview.alert.explanation not in reason:
         sign, colour = severity_mark(preview.alert.severity)
-        if preview.alert.last_step < preview.detail.summary.step - SPAN:  # it no longer holds
+        if not preview.alert.is_recent(preview.detail.summary.step):
             colour = "label"
         text = f"{sign} step {preview.alert.last_step}: {preview.alert.explanation}"
         lines += paragraph(text, width, 6, colour)
