@@ -137,6 +137,10 @@ def test_a_run_whose_process_is_gone_says_so_although_its_reward_is_hacked(
     cli: Cli, store: Path
 ) -> None:
     recorded(store, started(), finished(1), alert(1, "format_hacking", "warning"))
-    sql(store, "UPDATE run SET status = 'running'", "UPDATE attempt SET ended_at = NULL, pid_start = 'gone'")
+    sql(
+        store,
+        "UPDATE run SET status = 'running'",
+        "UPDATE attempt SET ended_at = NULL, pid_start = 'gone'",
+    )
     rules = {item["rule"] for item in cli("audit", "@last", "--json").data["findings"]}
     assert rules == {"lost", "format_hacking"}
