@@ -4,9 +4,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from grpo_engine.config.parse import build, merge, parse_sets, problems, read_yaml
+from grpo_engine.config.parse import merge, parse_sets
 from grpo_engine.config.settings import RunConfig
+from grpo_engine.extends import Layer, config_of, file_layers, preset_layer
 from grpo_tui.app.text.stderr import print_stderr
+from grpo_tui.experiments.db.paths import store_path
 
 COMMAND_LINE = "the command line"
 
@@ -19,30 +21,39 @@ def assemble(
     start: Mapping[str, Any] | None = None,
     **options: object,
 ) -> RunConfig:
-    """Merge the settings in order.
-
-    `start` are the settings of a run to begin from, which take the preset's place. `options` are
-    settings such as `steps` that come last; None leaves one as it is.
-
-    The user's own settings come together first, so that a file that names no recipe changes
-    whichever is chosen.
-    """
-    tree, changes, source = dict[str, Any](), parse_sets(sets), COMMAND_LINE
-    if start is not None:
-        tree, source = dict(start), "the run to begin from"
-    elif preset is not None:
-        from grpo_engine.presets import preset as read_preset
-
-        tree, source = read_preset(preset).tree, f"preset {preset}"
-    before = tree
-    if file is not None:
-        settings, source = read_yaml(file), str(file)
-        before, changes = merge(tree, settings), merge(settings, changes)
-    tree = merge(tree, changes)
+    """Build the settings of `layers_of`, then `options` such as `steps` where they are not None."""
+    layers = layers_of(file, preset, sets, start=start)
     overrides = {key: value for key, value in options.items() if value is not None}
-    if overrides.keys() & changes.keys():
-        _build(tree, before, source)  # A value that an option replaces is checked as well.
-    return _build({**tree, **overrides}, before, source)
+    if overrides.keys() & layers[-1].tree.keys():
+        config_of(layers)  # A value that an option replaces is checked as well.
+    return config_of((*layers, Layer(source=COMMAND_LINE, tree=overrides)))
+
+
+def layers_of(
+    file: Path | None,
+    preset: str | None,
+    sets: Iterable[str] | None,
+    *,
+    start: Mapping[str, Any] | None = None,
+) -> tuple[Layer, ...]:
+    """The preset, then the file with what it extends, then single settings.
+
+    `start` are the settings of a run to begin from, which take the preset's place.
+    """
+    layers = list[Layer]()
+    if start is not None:
+        layers.append(Layer(source="the run to begin from", tree=start))
+    elif preset is not None:
+        layers.append(preset_layer(preset))
+    if file is not None:
+        layers += file_layers(file, _settings_of_run)
+    return (*layers, Layer(source=COMMAND_LINE, tree=parse_sets(sets)))
+
+
+def _settings_of_run(name: str) -> Mapping[str, Any]:
+    from grpo_tui.experiments.record.from_python import PythonStore
+
+    return PythonStore(store_path()).settings(name)
 
 
 def start_preset(file: Path | None, preset: str | None, sets: Iterable[str] | None) -> str | None:
@@ -54,12 +65,6 @@ def start_preset(file: Path | None, preset: str | None, sets: Iterable[str] | No
     chosen, sentence = starting_preset(parse_sets(sets))
     print_stderr(sentence)
     return chosen
-
-
-def _build(tree: dict[str, Any], before: dict[str, Any], source: str) -> RunConfig:
-    """Build the settings; `before` are those of `source`, without the command line."""
-    is_of_source = set(problems(before)).intersection(problems(tree))
-    return build(tree, source if is_of_source else COMMAND_LINE)
 
 
 def checkpoint_start(ref: str, store: Path, *, with_optimizer: bool) -> dict[str, Any]:

@@ -45,6 +45,9 @@ class Store(Protocol):
     def resumable(self, run: str) -> tuple[str, Mapping[str, Any]]:
         """The status and settings of a run that has ended, by its name or id, or `@last`."""
 
+    def settings(self, run: str) -> Mapping[str, Any]:
+        """The settings of a run that another one builds on, by its name or id, or `@last`."""
+
     def resume(
         self, run: str, *, from_step: int, control: Control, config: RunConfig | None
     ) -> Record:

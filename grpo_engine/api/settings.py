@@ -11,13 +11,14 @@ from typing import Any
 from pydantic import BaseModel
 
 from grpo_engine import names
+from grpo_engine.api.records import open_store
 from grpo_engine.config.custom import Custom
-from grpo_engine.config.parse import assign, build, merge, read_yaml
+from grpo_engine.config.parse import assign
 from grpo_engine.config.recipes import OPEN, Recipe, changes, path_of, recipe
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError
+from grpo_engine.extends import Layer, config_of, file_layers, preset_layer
 from grpo_engine.platform.interpreter import command
-from grpo_engine.presets import preset as read_preset
 from grpo_engine.presets import starting_preset
 from grpo_engine.run.user_objects import UserObjects
 from grpo_engine.tasks.base import Task
@@ -47,13 +48,9 @@ def settings_of(
 
 def merged(config: Settings | None, preset: str | None, tree: dict[str, Any]) -> RunConfig:
     """The preset, then the configuration or YAML file, then the tree."""
-    source = "the keywords"
-    if config is not None:
-        base, source = _tree(config)
-        tree = merge(base, tree)
-    if preset is not None:
-        tree, source = merge(read_preset(preset).tree, tree), f"preset {preset} and {source}"
-    return build(tree, source)
+    first = (preset_layer(preset),) if preset is not None else ()
+    files = _layers(config) if config is not None else ()
+    return config_of((*first, *files, Layer(source="the keywords", tree=tree)))
 
 
 def tree_of(keywords: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,12 +104,19 @@ def _of_recipe(changed: Recipe) -> dict[str, Any]:
     return dict(tree["algorithm"])
 
 
-def _tree(config: Settings) -> tuple[dict[str, Any], str]:
+def _layers(config: Settings) -> tuple[Layer, ...]:
+    if isinstance(config, str | Path):
+        return file_layers(Path(config), _settings_of_run)
     if isinstance(config, RunConfig):
-        return config.model_dump(mode="json", exclude_unset=True), "the configuration"
-    if isinstance(config, Mapping):
-        return tree_of(config), "the configuration"
-    return read_yaml(Path(config)), str(config)
+        tree = config.model_dump(mode="json", exclude_unset=True)
+    else:
+        tree = tree_of(config)
+    return (Layer(source="the configuration", tree=tree),)
+
+
+def _settings_of_run(run: str) -> Mapping[str, Any]:
+    store = open_store(record=True)
+    return store.settings(run) if store is not None else {}
 
 
 # -- objects ----------------------------------------------------------------------------------

@@ -26,3 +26,10 @@ def test_rollouts_of_a_recorded_run_have_their_ids_if_tokens_are_recorded(
         assert {item.prompt_ids for item in groups} == {group().prompt_ids}
         rollout = groups[0].rollouts[0]
         assert (rollout.ends, rollout.sampler_logprobs) == ((1, 2, 3), (-0.5, -1.0, -2.0))
+
+
+def test_a_run_gives_its_settings_to_another_one(tmp_path: Path) -> None:
+    store = PythonStore(tmp_path / "s.db")
+    store.begin(build({"name": "base", "steps": 9}), Control(), ()).close()
+    assert store.settings("base")["steps"] == 9
+    assert store.settings("@last") == store.settings("base")

@@ -18,9 +18,10 @@ from grpo_engine.config.parse import (
 from grpo_engine.config.safe_yaml import dump_yaml
 from grpo_engine.config.trl_config import read, translate
 from grpo_engine.errors import ConfigError
-from grpo_tui.app.cli.output import print_json, print_text, write_out
-from grpo_tui.app.cli.params import Json, Preset, Sets
-from grpo_tui.app.cli.run_config import assemble, start_preset
+from grpo_engine.extends import config_of, sources
+from grpo_tui.app.cli.output import print_json, print_rows, print_text, write_out
+from grpo_tui.app.cli.params import ConfigFile, Json, Preset, Sets, Trust
+from grpo_tui.app.cli.run_config import assemble, layers_of, start_preset
 from grpo_tui.app.text.stderr import print_stderr
 
 app = typer.Typer(no_args_is_help=True, help="Write and check configuration files.")
@@ -92,3 +93,27 @@ def check(
     print_text(f"{file} is valid; recipe {config.algorithm.recipe}, {config.steps} steps")
     for path, value in changes.items():
         print(f"{path} = {json.dumps(value)}")
+
+
+@app.command("show")
+def show(
+    file: ConfigFile = None,
+    preset: Preset = None,
+    sets: Sets = None,
+    full: Annotated[bool, typer.Option("--full", help="List the defaults as well.")] = False,
+    _trust: Trust = False,
+    as_json: Json = False,
+) -> None:
+    """List the settings that a file, what it extends, and --set come to, and where each is from.
+
+    Example: grpo-tui config show mine.yaml --set steps=40
+    """
+    layers = layers_of(file, start_preset(file, preset, sets), sets)
+    config, origins = config_of(layers), sources(layers)
+    rows = [
+        {"setting": path, "value": value, "from": origins.get(path, "default")}
+        for path, value in flatten(config).items()
+        if full or path in origins
+    ]
+    table = [row | {"value": json.dumps(row["value"], ensure_ascii=False)} for row in rows]
+    print_rows(rows, as_json=as_json, table=table)

@@ -1,5 +1,6 @@
 """What settings begin with where neither a preset nor a file is named."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,21 @@ def test_a_file_made_from_trl_does_not_train_the_starter(cli: Cli, tmp_path: Pat
     refused = cli("train", str(tmp_path / "a.yaml"))
     assert refused.code == exit_codes.USAGE
     assert "model.path MODEL is no folder; give starter," in refused.err
+
+
+def test_each_setting_is_shown_with_its_source(cli: Cli, tmp_path: Path) -> None:
+    base, mine = tmp_path / "base.yaml", tmp_path / "mine.yaml"
+    base.write_text("extends: starter\nsteps: 9\nname: red\u202e")
+    mine.write_text("extends: base.yaml\nrollout: {prompts: 3}")
+    rows = json.loads(cli("config", "show", str(mine), "--set", "seed=4", "--json").out)
+    assert {row["setting"]: (row["value"], row["from"]) for row in rows}.items() >= {
+        "steps": (9, str(base)),
+        "rollout.prompts": (3, str(mine)),
+        "rollout.group_size": (8, "preset starter"),
+        "seed": (4, "the command line"),
+    }.items()
+    assert len(json.loads(cli("config", "show", str(mine), "--full", "--json").out)) > 100
+    assert "\u202e" not in cli("config", "show", str(mine)).out
+    assert json.loads(cli("config", "show", "--set", "seed=4", "--json").out)[0]["from"] == (
+        "preset starter"
+    )
