@@ -37,6 +37,7 @@ MAIN_METRICS = (
     "completions/mean_length",
     "entropy",
     "clip_ratio/region_mean",
+    "frac_reward_zero_std",
 )
 
 
@@ -339,20 +340,24 @@ def columns_of(comparison: "Comparison", *, pooled: bool) -> tuple[tuple[str, ..
 
 
 def sentence_of(test: "PairedTest", comparison: "Comparison") -> str:
-    """Put a paired test into words: the result, the evaluation, the method."""
+    """Put a paired test into words: the result, then the shares, the evaluation, the method."""
     names = [setting_name(comparison, side.runs) for side in (test.own, test.other)]
     up = test.difference >= 0
     sides = (test.own, test.other) if up else (test.other, test.own)
-    evaluation = f"on {evaluation_name(test, sides)}"
-    method = f"{probability(test.p_value)}, {test.method}"
+    evaluation, chance = f"on {evaluation_name(test, sides)}", probability(test.p_value)
     if test.difference == 0:
         share = f"{percent(test.own.share)}%"
-        return f"{' and '.join(names)} get as many right, {share}, {evaluation}; {method}."
+        return (
+            f"{' and '.join(names)} get as many right, {share}, {chance}, {evaluation}; "
+            f"{test.method}."
+        )
     better, worse = names if up else names[::-1]
-    size = f"{_size(test, up=up)}, {' and '.join(percent(side.share) for side in sides)}%,"
-    if test.p_value < ALPHA:
-        return f"{better} is better than {worse}: {size} {evaluation}; {method}."
-    return f"No significant difference: {size} for {better} over {worse} {evaluation}; {method}."
+    size = _size(test, up=up)
+    result = f"{better} is better than {worse}: {size}, {chance}."
+    if test.p_value >= ALPHA:
+        result = f"No significant difference: {size} for {better} over {worse}, {chance}."
+    shares = " and ".join(percent(side.share) for side in sides)
+    return f"{result} Right: {shares}% {evaluation}; {test.method}."
 
 
 def run_verdict(run: "RunSummary", tests: "Sequence[PairedTest]") -> str:

@@ -10,8 +10,9 @@ which keep indices and widths.
 import re
 import sys
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import compress, takewhile
 from typing import IO, Any
 
 from rich.cells import cell_len as _rich_cell_len
@@ -186,6 +187,45 @@ def clip_start(text: str, width: int) -> str:
     if not cut and cell_len(text) <= width:
         return text
     return ELLIPSIS + text[len(text) - _fitting(text[::-1], width - 1) :]
+
+
+def clip_apart(names: Sequence[str], width: int) -> list[str]:
+    """Cut names to `width` cells so that different ones stay different.
+
+    Words that all have at the end are left out first, then those at the start and between. A
+    number in front tells names apart where nothing else does; all are empty where that cannot be.
+    """
+    names = [*map(safe, names)]
+    count = len({*names})
+    if count < 2 or max(map(cell_len, names)) <= width:
+        return [clip_middle(name, width) for name in names]
+    words = [name.split() for name in names]
+    head, tail = _alike(words), _alike([name[::-1] for name in words])
+    forms = [[name[:-tail] for name in words]] if tail else []
+    forms.append([name[head : len(name) - tail] for name in words])
+    if len({*map(len, words)}) == 1:
+        differs = [len({*column}) > 1 for column in zip(*words, strict=True)]
+        forms.append([[*compress(name, differs)] for name in words])
+    shorter = [[" ".join(name).rstrip(",") for name in form] for form in forms]
+    fitting = (form for form in shorter if max(map(cell_len, form)) <= width)
+    cuts = (clip, clip_start, clip_middle)
+    cut = ([function(name, width) for name in shorter[-1]] for function in cuts)
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names), 1)}
+    numbered = [clip(f"{numbers[name]} {name}", width) for name in names]
+    return next(
+        (
+            labels
+            for labels in (*fitting, *cut, numbered)
+            if len({*labels}) == count and all(labels)
+        ),
+        [""] * len(names),
+    )
+
+
+def _alike(rows: Sequence[Sequence[str]]) -> int:
+    """How many first words all rows have in common."""
+    columns = zip(*rows, strict=False)
+    return sum(1 for _ in takewhile(lambda column: len({*column}) == 1, columns))
 
 
 def excerpt(text: str, start: int, end: int, width: int) -> tuple[str, str, str]:

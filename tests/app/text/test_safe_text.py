@@ -20,6 +20,7 @@ from grpo_tui.app.text.safe_text import (
     SafeStream,
     cell_len,
     clip,
+    clip_apart,
     clip_middle,
     clip_start,
     excerpt,
@@ -246,3 +247,43 @@ def test_an_output_that_lacks_a_character_gets_its_escape(monkeypatch: pytest.Mo
     print_table([{"a": "\u65e5"}])
     sys.stdout.flush()
     assert out.getvalue() == b"caf\xe9 \\u241b\\u2013\na\n\\u65e5\n"
+
+
+@pytest.mark.parametrize(
+    ("names", "width", "labels"),
+    [
+        (["beta 0.04 (2 seeds)", "beta 0.4 (2 seeds)"], 19, None),  # as they are
+        (["beta 0.04 (2 seeds)", "beta 0.4 (2 seeds)"], 9, ["beta 0.04", "beta 0.4"]),
+        (["beta 0.0003", "beta 0.00003"], 8, ["0.0003", "0.00003"]),
+        # the values that differ, of settings of which one is the same
+        (
+            ["beta 0.0003, loss a, rate 1", "beta 0.3, loss a, rate 2"],
+            9,
+            ["0.0003, 1", "0.3, 2"],
+        ),
+        (["calm-otter", "calm-ibis"], 6, ["…otter", "…-ibis"]),
+        (["a long one", "a longer"], 5, ["… one", "…nger"]),
+        (["abcdxefghi", "abcdyefghi"], 5, ["1 ab…", "2 ab…"]),
+        (["wide-newt", "wide-newt"], 5, ["wi…wt", "wi…wt"]),  # one thing twice
+    ],
+)
+def test_names_are_cut_where_they_are_alike(
+    names: list[str], width: int, labels: list[str] | None
+) -> None:
+    assert clip_apart(names, width) == (labels or names)
+
+
+SIMILAR = st.lists(st.text("ab, 0…\u200b", max_size=12), min_size=1, max_size=8)
+
+
+@given(names=SIMILAR, width=st.integers(1, 12))
+def test_names_that_differ_differ_in_any_width_or_are_left_out(
+    names: list[str], width: int
+) -> None:
+    labels = clip_apart(names, width)
+    assert len(labels) == len(names)
+    assert all(cell_len(label) <= width for label in labels)
+    if any(labels):
+        pairs = {*zip(map(safe, names), labels, strict=True)}
+        assert len({label for _, label in pairs}) == len({name for name, _ in pairs})
+        assert len(pairs) == len({name for name, _ in pairs})

@@ -44,8 +44,8 @@ class VerdictLine(ComparePanel, BarPanel, can_focus=False):
     """Which setting is better, and with what confidence."""
 
     def height_needed(self, width: int, height: int) -> int:
-        """The lines that its sentences take, of a quarter of the screen."""
-        return len(self.paint(width, min(6, height // 5)))
+        """The lines that its sentences take, of a tenth of the screen."""
+        return len(self.paint(width, max(2, height // 10)))
 
     def paint(self, width: int, height: int) -> list[Line]:
         """Whole sentences, as many as fit."""
@@ -120,7 +120,7 @@ def settings_note(view: CompareView) -> str:
 class CurvesPanel(ComparePanel, ChartStack):
     """Charts of the chosen metrics, stacked, with a shared crosshair."""
 
-    two_columns = 116
+    two_columns = 90
     wheel = 1
 
     class Resized(Message):

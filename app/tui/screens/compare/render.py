@@ -1,5 +1,6 @@
 """The Compare screen as text: its sentences, tables and answers as lines."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from statistics import fmean
@@ -25,7 +26,7 @@ from grpo_tui.app.text.comparison import (
 from grpo_tui.app.text.comparison import verdict as verdict_of
 from grpo_tui.app.text.numbers import seconds, short, signed, with_unit
 from grpo_tui.app.text.prompt_text import last_question
-from grpo_tui.app.text.safe_text import cell_len, clip, clip_start, pad, safe
+from grpo_tui.app.text.safe_text import cell_len, clip, clip_apart, clip_start, pad, safe
 from grpo_tui.app.text.table import table_lines
 from grpo_tui.app.tui.screens.compare.state import CompareView, end_of, measure_of
 from grpo_tui.app.tui.screens.watch.render import lane_lines
@@ -36,6 +37,7 @@ from grpo_tui.app.tui.widgets.charts.plot import (
     chart_cells,
     cross_column,
     log_hints,
+    named,
     plot_lines,
     ticks_of,
     title_line,
@@ -60,7 +62,9 @@ NO_RANKING = (
 WIDEST = 34  # of a column
 SEEDS_WIDTH = 27  # of a column with the interval of a mean over seeds
 COMPLETION_LINES = 8
+MEAN_WIDTH = 16  # of a group's step and mean, beside a run's name
 NAME_WIDTH = 12  # of a run in the legend, at least
+STATE_WIDTH = 2  # of the sign of a run that is live or failed
 ROUNDING = 1e-9  # differences that rounding explains
 
 
@@ -115,12 +119,13 @@ def legend_lines(view: CompareView, width: int) -> list[Line]:
             columns.append([(pad(text, size, ">"), colour) for text, colour in column])
             space -= size
     name = space + NAME_WIDTH
+    names = clip_apart([view.name(run) for run in view.runs], name - STATE_WIDTH)
     heads = "".join(column[0][0] for column in columns)
     room = name + 1 + len(heads)  # the metric's name goes on above a column's free cells
     title = clip(spec(view.metric).label, room - len(heads.lstrip()) - 1)
     lines = [[(" " * 4 + title + heads.lstrip().rjust(room - cell_len(title)), "label")]]
-    for run, *row in zip(view.runs, *(column[1:] for column in columns), strict=True):
-        lines.append([*legend_name(view, run, name), *row])
+    for run, text, *row in zip(view.runs, names, *(column[1:] for column in columns), strict=True):
+        lines.append([*legend_name(view, run, text, name), *row])
     return [
         list_row(line, width, selected=index > 0 and view.runs[index - 1] is view.chosen)
         for index, line in enumerate(lines)
@@ -129,13 +134,10 @@ def legend_lines(view: CompareView, width: int) -> list[Line]:
 
 def requested_lines(view: CompareView, width: int) -> list[Line]:
     """The marks and names of runs whose comparison is being read."""
+    names = clip_apart([run_name(run, view.requested) for run in view.requested], width - 3)
     rows: list[Line] = [
-        [
-            (" ", ""),
-            view.marker(run.id).span,
-            (" " + clip(run_name(run, view.requested), width - 3), "text"),
-        ]
-        for run in view.requested
+        [(" ", ""), view.marker(run.id).span, (f" {name}", "text")]
+        for run, name in zip(view.requested, names, strict=True)
     ]
     return [[("reading", "label")], *rows]
 
@@ -174,7 +176,7 @@ def last_text(cell: MetricCell, key: str) -> str:
     return f"{with_unit(cell.last, spec(key).unit)} at step {cell.last_step}"
 
 
-def legend_name(view: CompareView, run: RunSummary, width: int) -> Line:
+def legend_name(view: CompareView, run: RunSummary, name: str, width: int) -> Line:
     """The cursor, mark, name and state of a run; ◆ the baseline."""
     current = run is view.chosen
     colour = "headline" if current else "text"
@@ -183,7 +185,7 @@ def legend_name(view: CompareView, run: RunSummary, width: int) -> Line:
     return [
         ("▸" if current else " ", "focus"),
         view.marker(run.id).span,
-        (" " + pad(view.name(run), width - cell_len(state)), colour),
+        (" " + pad(name, width - cell_len(state)), colour),
         (state, state_colour),
         (" ◆" if run is view.base and len(view.runs) > 1 else "  ", "label"),
     ]
@@ -288,9 +290,10 @@ def settings_lines(view: CompareView, width: int, height: int) -> list[Line]:
     for path, values in texts.items():
         colour = "text" if len({*values}) > 1 else "label"
         row = [(clip_start(path, path_width).ljust(path_width), colour)]
+        labels = clip_apart(values, size - 1)
         for at in window:
             style = colour if values[at] == values[base] else "bold headline"
-            row.append((pad(values[at], size - 1, ">") + " ", style))
+            row.append((pad(labels[at], size - 1, ">") + " ", style))
         rows.append(row)
     marks = {"+": "good", "-": "bad"}
     rows += [[(clip(line, width), marks.get(line[:1], "text"))] for line in view.comparison.sources]
@@ -317,9 +320,9 @@ def metrics_lines(view: CompareView, width: int, height: int) -> list[Line]:
     head, window, size = column_heads(view, name_width, width, 20, tail=10)
     selected = metrics[min(view.row, len(metrics) - 1)]
     lines = [head]
-    for metric in scrolled(metrics, view.row - (height - 1) // 2, height - 1):
-        title = full_name(metric.key)
-        title = title if cell_len(title) < name_width - 2 else spec(metric.key).label
+    visible = scrolled(metrics, view.row - (height - 1) // 2, height - 1)
+    names = metric_names([metric.key for metric in visible], name_width - 2)
+    for metric, title in zip(visible, names, strict=True):
         line = [
             (" " + pad(title, name_width - 2), "text"),
             (pad(ARROWS[metric.direction], 1), "label"),
@@ -328,6 +331,24 @@ def metrics_lines(view: CompareView, width: int, height: int) -> list[Line]:
             line += metric_cell(view, metric.key, view.columns[column], size)
         lines.append(list_row(line, width, selected=metric is selected))
     return lines
+
+
+def metric_names(keys: Sequence[str], width: int) -> list[str]:
+    """The full names where they fit, else labels; those that would be cut alike are cut apart."""
+    names = [full_name(key) for key in keys]
+    names = [
+        name if cell_len(name) < width else spec(key).label
+        for key, name in zip(keys, names, strict=True)
+    ]
+    alike: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        alike[clip(name, width)].append(name)
+    cut = {
+        name: label
+        for group in alike.values()
+        for name, label in zip(group, clip_apart(group, width), strict=True)
+    }
+    return [cut[name] if len(alike[clip(name, width)]) > 1 else name for name in names]
 
 
 def full_name(key: str) -> str:
@@ -405,7 +426,8 @@ def ranking_table(rows: Sequence[dict[str, str]], width: int, names: int = 0) ->
 
     Settings have so many cells, by default a third.
     """
-    rows = [{**row, "setting": clip(row["setting"], names or max(16, width // 3))} for row in rows]
+    labels = clip_apart([row["setting"] for row in rows], names or max(16, width // 3))
+    rows = [{**row, "setting": label} for row, label in zip(rows, labels, strict=True)]
     for count in range(len(rows[0]), 1, -1):
         lines = table_lines([dict(islice(row.items(), count)) for row in rows])
         if max(map(cell_len, lines)) <= width:
@@ -441,22 +463,22 @@ def completions_lines(view: CompareView, width: int, height: int) -> list[Line]:
     completions = view.completions
     if completions is None or completions.prompt.example_key != prompt.example_key:
         return [*lines, [("reading", "label")]]
-    columns = [
-        completion_column(view, run, completions.groups.get(run.id), size - 3)
-        for run in view.runs[window.start : window.stop]
-    ]
+    names = clip_apart([view.name(run) for run in view.runs], max(4, size - 5 - MEAN_WIDTH))
+    columns = []
+    for run, name in [*zip(view.runs, names, strict=True)][window.start : window.stop]:
+        group = completions.groups.get(run.id)
+        columns.append(completion_column(view, run, name, group, size - 3))
     rows = side_by_side(columns, size - 3, (" │ ", "border"))
     return [*lines, rows[0], *scrolled(rows[1:], view.row, height - 2)]
 
 
 def completion_column(
-    view: CompareView, run: RunSummary, group: GroupView | None, width: int
+    view: CompareView, run: RunSummary, name: str, group: GroupView | None, width: int
 ) -> list[Line]:
     """A run's answers below its name."""
     marker = view.marker(run.id)
     colour = "bold headline" if run is view.chosen else "text"
     mean = f"  @{group.step} mean {short(group.reward_mean)}" if group else ""
-    name = clip(view.name(run), max(4, width - 2 - cell_len(mean)))
     label = clip(mean, width - 2 - cell_len(name))
     lines = [[marker.span, (" ", ""), (name, colour), (label, "label")]]
     if group is None:
@@ -512,7 +534,7 @@ def chart_lines(
 
 def listed_readouts(key: str, view: CompareView, width: int) -> list[Line]:
     """Every run's full name and value at the crosshair, in columns, if the title has no room."""
-    parts = [readout(key, view, runs).spans(WIDEST) for runs in view.columns]
+    parts = named([readout(key, view, runs) for runs in view.columns], WIDEST)
     if sum(cells(part) + 2 for part in parts) <= width // 2:
         return []
     size = max(map(cells, parts)) + 2

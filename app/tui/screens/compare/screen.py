@@ -79,15 +79,18 @@ class CompareScreen(WorkbenchScreen):
     view: reactive[CompareView] = reactive(CompareView, repaint=False)
 
     def body(self) -> ComposeResult:
-        """Verdict, legend beside settings, curves, a page below; a hint card without runs."""
+        """Verdict, legend beside settings, curves, a page below; a hint card without runs.
+
+        On a wide screen the metrics stand beside curves and page.
+        """
         yield CardPanel("compare", id="card")
         yield VerdictLine(id="verdict")
         with Grid(id="panels"):
             yield RunsPanel("legend", id="runs")
             yield SettingsPanel("changed settings", id="settings")
             yield CurvesPanel("curves", id="curves")
-            yield ComparePagePanel("metrics", id="page")
             yield MetricsPanel("metrics", id="metrics")
+            yield ComparePagePanel("metrics", id="page")
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,7 +133,7 @@ class CompareScreen(WorkbenchScreen):
         rows = rows_of(
             height,
             sentences=verdict.height_needed(width, height),
-            page=page.height_needed(width // 2 if beside else width),
+            page=page.height_needed(width * 3 // 5 if beside else width),
             legend=legend + 3,
             focused=(self.focused.id if self.focused else None) or "",
         )
@@ -139,8 +142,9 @@ class CompareScreen(WorkbenchScreen):
         grid.grid_size_columns = 1 if single else 2
         grid.grid_rows = " ".join(str(rows[name]) for name in ("runs", "curves", "page"))
         settings.display = not single
+        grid.grid_columns = "3fr 2fr" if beside else "1fr"
         self.query_one(MetricsPanel).display = beside
-        self.query_one(CurvesPanel).styles.column_span = 1 if single else 2
+        self.query_one(CurvesPanel).styles.column_span = 1 if single or beside else 2
         page.styles.column_span = 1 if single or beside else 2
 
     def on_descendant_focus(self) -> None:

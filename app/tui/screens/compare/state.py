@@ -82,7 +82,7 @@ def rows_of(
         Part("verdict", sentences, sentences, title=0),  # which is better, and how sure
         Part("page", 7, max(7, min(page, 2 * height // 5))),  # what each setting changes
         Part("curves", 6),  # when it does
-        Part("runs", min(legend, 7), min(legend, 3 + height // 5)),  # which run is which
+        Part("runs", min(legend, 5), min(legend, 3 + height // 5)),  # which run is which
     )
     return shared_lines(parts, height, focused)
 

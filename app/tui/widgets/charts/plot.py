@@ -13,7 +13,7 @@ from grpo_engine.metrics import natural_range, spec
 from grpo_tui.app.charts.axis import LABEL_CELLS, Axis, axis, log_axis, steps_from
 from grpo_tui.app.charts.series import Series, Trace, column, logarithm
 from grpo_tui.app.text.numbers import short
-from grpo_tui.app.text.safe_text import cell_len, clip, clip_middle
+from grpo_tui.app.text.safe_text import cell_len, clip, clip_apart
 from grpo_tui.app.text.words import count_of
 from grpo_tui.app.tui.widgets.panel import Line, cells, justified
 
@@ -290,9 +290,8 @@ class Readout:
     name: str = ""
     details: tuple[str, ...] = ()
 
-    def spans(self, name_cells: int) -> Line:
-        """Mark, name and value."""
-        name = clip_middle(self.name, name_cells)
+    def spans(self, name: str) -> Line:
+        """Mark, the name as it was cut, and value."""
         return [self.mark, (name and f"{name} ", "label"), (self.value, self.value_style)]
 
 
@@ -309,17 +308,23 @@ def title_line(
     return justified(left, right, width)
 
 
+def named(readouts: Sequence[Readout], name_cells: int) -> list[Line]:
+    """The parts of a title, with names in so many cells."""
+    names = clip_apart([item.name for item in readouts], name_cells)
+    return [item.spans(name) for item, name in zip(readouts, names, strict=True)]
+
+
 def _readouts(readouts: Sequence[Readout], space: int) -> Line:
     """All of them with the longest names that fit, else those that fit without names."""
     for name_cells in NAME_CELLS:
-        parts = [item.spans(name_cells) for item in readouts]
+        parts = named(readouts, name_cells)
         free = space - sum(cells(part) + 2 for part in parts) + 2
         if free >= 0:
             details = next((text for text in readouts[0].details if cell_len(text) <= free), "")
             parts[0] += [(details, "label")] if details else []
             return [span for part in parts for span in (("  ", ""), *part)][1:]
     line: Line = []
-    for part in (item.spans(0) for item in readouts):
+    for part in named(readouts, 0):
         if cells(line) + cells(part) + 2 > space:
             return [*line[1:], (" …", "label")] if line else []
         line += [(" ", ""), *part]

@@ -12,7 +12,13 @@ from textual.widgets import Input
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.picker import Picker
 from grpo_tui.app.tui.messages import CompareRequested, RunOpened
-from grpo_tui.app.tui.screens.compare.panels import RunsPanel, SettingsPanel
+from grpo_tui.app.tui.screens.compare.panels import (
+    ComparePagePanel,
+    CurvesPanel,
+    MetricsPanel,
+    RunsPanel,
+    SettingsPanel,
+)
 from grpo_tui.app.tui.screens.compare.screen import CompareScreen
 from grpo_tui.app.tui.screens.compare.state import load_runs
 from grpo_tui.experiments.reader import StoreReader
@@ -296,3 +302,32 @@ async def test_arrows_lead_from_the_filter_to_the_list_where_space_marks(store: 
         assert first.value in picker(on.app).marks
         await on.press("0")
         assert on.screen.query_one(Input).value == "seed:10"
+
+
+async def test_at_80_by_24_which_is_better_and_which_run_is_which_are_both_in_sight(
+    store: Path,
+) -> None:
+    async with walk(workbench(store), (80, 24)) as on:
+        await watch(on, "rates-2")
+        await on.press("5", "G")
+        screen = on.screen
+        await until(on.app, lambda: set(names(screen)) == RATES)
+        await settled(on, screen)
+        assert "is better than" in on.lines[1]
+        assert "p < .001." in on.lines[2]
+        for part in ("legend · 6 runs", "rates-1", "curves", "▌ranking▐", "points"):
+            assert part in on.text
+
+
+async def test_on_a_wide_screen_the_metrics_stand_beside_curves_and_page(store: Path) -> None:
+    async with walk(workbench(store), (200, 60)) as on:
+        await watch(on, "rates-2")
+        await on.press("5", "G")
+        screen = on.screen
+        await until(on.app, lambda: set(names(screen)) == RATES)
+        await settled(on, screen)
+        curves, page, metrics = (
+            screen.query_one(kind).region for kind in (CurvesPanel, ComparePagePanel, MetricsPanel)
+        )
+        assert curves.right == page.right == metrics.x
+        assert metrics.height == curves.height + page.height

@@ -1,5 +1,6 @@
 """One chart of several runs: marks, guide lines, crosshair, title and axes."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
@@ -13,6 +14,7 @@ from grpo_tui.app.text.safe_text import cell_len
 from grpo_tui.app.tui.screens.compare.render import (
     chart_lines,
     curves_of,
+    legend_lines,
     plot_of,
     readout,
 )
@@ -25,6 +27,7 @@ from grpo_tui.app.tui.widgets.charts.plot import (
     axis_of,
     cross_column,
     cross_position,
+    named,
 )
 from grpo_tui.app.tui.widgets.panel import Line
 from grpo_tui.experiments.reader import StoreReader
@@ -56,7 +59,7 @@ def lines_of(view: CompareView, width: int, height: int) -> list[Line]:
 
 
 def text_of(one: Readout, name_cells: int = 24) -> str:
-    return written(one.spans(name_cells))
+    return written(named([one], name_cells)[0])
 
 
 def readouts(view: CompareView) -> list[Readout]:
@@ -216,3 +219,18 @@ def test_a_band_reads_as_the_mean_of_its_seeds(made: Made) -> None:
     nothing = replace(view, bands=False, at=-1.0)
     unknown = [text_of(one, 0) for one in readouts(nothing)]
     assert unknown == ["● –", "■ –"]
+
+
+@pytest.mark.parametrize("width", [24, 30, 44, 80])
+def test_runs_with_similar_names_have_different_labels_in_any_width(made: Made, width: int) -> None:
+    view = view_of(made, "reward", [rising(20), rising(20, 3.0), rising(20, 2.0)], at=20.0)
+    names = ("learning-rate-0.0003-a", "learning-rate-0.00003-a", "learning-rate-0.003-a")
+    pairs = zip(view.runs, names, strict=True)
+    runs = tuple(replace(run, name=name) for run, name in pairs)
+    view = replace(view, comparison=replace(view.comparison, runs=runs))
+    lines = map(written, legend_lines(view, width)[1:])
+    labels = {line[3:].split("  ")[0] for line in lines}
+    assert len(labels) == len(names)
+    for cells in (99, 24, 14, 9):
+        cut = {written(line) for line in named(readouts(view), cells)}
+        assert len({re.sub(r"^.|\S+$", "", text) for text in cut}) == len(names)
