@@ -6,9 +6,10 @@ from typing import Final
 from grpo_tui.experiments.errors import ImportRefusedError
 from grpo_tui.foreign.files import Folder
 from grpo_tui.foreign.reader import Format, Reader
+from grpo_tui.foreign.trl import TRL
 from grpo_tui.foreign.verl import VERL
 
-FORMATS: Final[tuple[Format, ...]] = (VERL,)
+FORMATS: Final[tuple[Format, ...]] = (TRL, VERL)
 
 SQLITE: Final = b"SQLite format 3\0"
 

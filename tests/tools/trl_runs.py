@@ -3,6 +3,7 @@
     python -m tests.tools.trl_environment                     # makes the environment, once
     ENV/bin/python -m tests.tools.trl_runs MODEL check        # numbers, and what a store costs
     ENV/bin/python -m tests.tools.trl_runs MODEL fixture tests/record/trl.json.xz
+    ENV/bin/python -m tests.tools.trl_runs MODEL completions tests/foreign/trl
     ENV/bin/python -m tests.tools.trl_runs MODEL time
     ENV/bin/torchrun --nproc_per_node 2 -m tests.tools.trl_runs MODEL ranks
 
@@ -53,7 +54,9 @@ def short(completions: list[str], **_: Any) -> list[float | None]:
     return [1 / len(text) if text else None for text in completions]
 
 
-def trainer_of(model: str, steps: int = 20, **options: Any) -> Any:
+def trainer_of(
+    model: str, steps: int = 20, *, reward_funcs: Any = (digits, short), **options: Any
+) -> Any:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     settings: dict[str, Any] = {
@@ -78,7 +81,7 @@ def trainer_of(model: str, steps: int = 20, **options: Any) -> Any:
         processing_class=AutoTokenizer.from_pretrained(model),
         args=GRPOConfig(**settings | options),
         train_dataset=Dataset.from_list([{"prompt": f"{i} + {i + 3} = "} for i in range(64)]),
-        reward_funcs=[digits, short],
+        reward_funcs=list(reward_funcs),
     )
 
 
@@ -272,6 +275,35 @@ def check_time(model: str) -> None:
         print(name, [round(r, 3) for r in values], "median", round(statistics.median(values), 3))
 
 
+def letters(completions: list[str], log_extra: Any = None, **_: Any) -> list[float]:
+    """A reward for letters, with a column of its own beside the rewards."""
+    if log_extra:
+        log_extra("size", [len(text) for text in completions])
+    return [sum(map(str.isalpha, text)) / 10 for text in completions]
+
+
+def write_completions(model: str, folder: Path) -> None:
+    """What TRL itself writes of a run, without the model."""
+    with tempfile.TemporaryDirectory() as out:
+        trainer = trainer_of(
+            model,
+            4,
+            output_dir=out,
+            log_completions=True,
+            num_completions_to_print=0,
+            logging_steps=1,
+            save_strategy="steps",
+            save_steps=4,
+            reward_funcs=[digits, short, letters],
+        )
+        trainer.train()
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(Path(out) / "completions", folder / "completions")
+        state = Path("checkpoint-4") / "trainer_state.json"
+        (folder / state).parent.mkdir()
+        shutil.copy(Path(out) / state, folder / state)
+
+
 def check_ranks(model: str) -> None:
     path = Path("/tmp/trl-ranks") / "s.db"
     if os.environ.get("RANK") == "0":
@@ -301,6 +333,8 @@ if __name__ == "__main__":
         check_training(model)
     elif what == "fixture":
         write_fixture(model, Path(rest[0]))
+    elif what == "completions":
+        write_completions(model, Path(rest[0]))
     elif what == "time":
         check_time(model)
     else:
