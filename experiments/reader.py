@@ -267,6 +267,10 @@ class StoreReader(Connection):
         """Return the sources of the user's functions in the run's recipe, by choice."""
         return self._last(run, ev.FunctionsLoaded, "sources", EVENT.c.step < step)
 
+    def code(self, run: int) -> dict[str, Any]:
+        """Return the versions of the folder that the run began in and of its functions' files."""
+        return self._last(run, ev.RunStarted, "code")
+
     def _last(
         self, run: int, kind: type, field: str, *where: ColumnElement[bool]
     ) -> dict[str, Any]:

@@ -174,6 +174,12 @@ def begins(config: RunConfig) -> str:
     return question_of(config.model_dump(mode="json")).begin()
 
 
+def code_files(config: RunConfig) -> tuple[Path, ...]:
+    """The files of functions and programs that these settings name."""
+    items = question_of(config.model_dump(mode="json")).items
+    return tuple(file for item in items if item.is_code for file in item.files)
+
+
 def is_foreign(config: RunConfig) -> bool:
     """Whether these settings name code of a run that began elsewhere."""
     return question_of(config.model_dump(mode="json")).is_foreign

@@ -260,7 +260,10 @@ class EvaluationSample:
 
 @frozen
 class RunStarted:
-    """A run began or was resumed; `step` is the last finished step."""
+    """A run began or was resumed; `step` is the last finished step.
+
+    `code` are the versions of the folder that it began in (`.`) and of the files of its functions.
+    """
 
     step: int
     config: Mapping[str, Any]
@@ -271,6 +274,7 @@ class RunStarted:
     threads: int | None
     dataset_fingerprint: str
     recipe: str
+    code: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, metadata={"sparse": True})
 
 
 @frozen

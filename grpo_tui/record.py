@@ -36,6 +36,7 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError, quoted
 from grpo_engine.events import Finish, Origin, Severity, Span, UpdateTotals
 from grpo_engine.frozen import frozen
+from grpo_engine.setup.code_version import code_version
 from grpo_engine.tasks.base import prompt_hash
 from grpo_tui.experiments.db.paths import store_path
 from grpo_tui.experiments.errors import StoreError
@@ -435,6 +436,7 @@ class Run:
                 threads=None,
                 dataset_fingerprint="",
                 recipe=str(tree.get("algorithm", {}).get("recipe", "")),
+                code=code_version(Path.cwd(), _script()),
             )
         )
 
@@ -694,6 +696,12 @@ def _training() -> Iterator[None]:
         raise  # of a caller who makes errors of warnings
     except Exception as error:
         _warn(f"not recorded: {type(error).__name__}: {error}")
+
+
+def _script() -> list[Path]:
+    """The file of the training loop, unless it is typed."""
+    file = getattr(sys.modules["__main__"], "__file__", None)
+    return [Path(file)] if file else []
 
 
 def _warn(text: str) -> None:

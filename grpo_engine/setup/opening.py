@@ -48,6 +48,7 @@ from grpo_engine.run.recovery import fewer_sampled, fewer_scored, shorten_buffer
 from grpo_engine.run.session import EngineRun, TaskPart
 from grpo_engine.run.user_objects import NO_OBJECTS, UserObjects
 from grpo_engine.setup import preflight
+from grpo_engine.setup.code_version import code_version
 from grpo_engine.setup.functions import load_functions
 from grpo_engine.setup.parts import LoadedTask, check_reward_options, load_tasks, open_parts
 from grpo_engine.setup.teacher import check_teacher, load_teacher
@@ -161,6 +162,7 @@ def _started(
         threads=_threads(context.saved["threads"] if context.saved else None),
         dataset_fingerprint=fingerprint_of([loaded.task for loaded in tasks]),
         recipe=recipe,
+        code=code_version(Path.cwd(), consent.code_files(config)) if context.ranks.leads else {},
     )
     if functions:
         context.stack.enter_context(named_in(context.folder))
