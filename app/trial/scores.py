@@ -10,8 +10,9 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.environments.client import specs_of as environments_of
 from grpo_engine.errors import EngineError
-from grpo_engine.rewards.scorer import Scorer, check_functions, specs_of
+from grpo_engine.rewards.scorer import Scorer, check_functions
 from grpo_engine.rewards.scoring import Scores
+from grpo_engine.rewards.specs import specs_of
 from grpo_engine.rollouts.prompts import RenderedPrompt, conversation, for_rewards
 from grpo_engine.rollouts.types import Trajectory
 from grpo_tui.app.trial.loaded import Loaded, changed

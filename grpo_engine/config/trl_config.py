@@ -58,6 +58,7 @@ def translate(settings: Mapping[str, Any]) -> tuple[Tree, list[str]]:
         _rewards,
         _sampling,
         _task,
+        _moments,
     ):
         parts.append(part(values, notes))
     tree: Tree = {}
@@ -399,7 +400,8 @@ def _model(values: Tree, notes: list[str]) -> Tree:
             "self_attn.q_proj; all linear layers are used"
         )
     rank, alpha = values.get("lora_r") or 16, values.get("lora_alpha") or 32
-    lora = {"model.tuning": "lora", "model.lora_rank": rank, "model.lora_scale": alpha / rank}
+    tuning = "dora" if values.get("use_dora") else "lora"
+    lora = {"model.tuning": tuning, "model.lora_rank": rank, "model.lora_scale": alpha / rank}
     return tree | lora
 
 
@@ -427,7 +429,10 @@ def _rewards(values: Tree, notes: list[str]) -> Tree:
     """Reward functions by TRL's names or dotted paths."""
     functions = values.get("reward_funcs") or []
     functions = [functions] if isinstance(functions, str) else functions
-    names = [REWARDS.get(name, ":".join(name.rsplit(".", 1))) for name in map(str, functions)]
+    names = [
+        name if ":" in name else REWARDS.get(name, ":".join(name.rsplit(".", 1)))
+        for name in map(str, functions)
+    ]
     if not names:
         notes.append("reward functions are arguments in TRL: set rewards.functions to yours")
     weights = values["reward_weights"] or []
@@ -458,6 +463,26 @@ def _sampling(values: Tree, notes: list[str]) -> Tree:
         notes.append(
             f"generation_kwargs {', '.join(options)}: no equivalent; rollout.* has what can be set"
         )
+    return tree
+
+
+def _moments(values: Tree, notes: list[str]) -> Tree:
+    """When it evaluates and saves, which TRL counts in updates or gives as a share of the run."""
+    last = max(0, int(values["max_steps"] or 0))
+    tree: Tree = {
+        "evaluation.samples": values.get("num_generations_eval"),
+        "evaluation.before_and_after": values.get("eval_on_start"),
+    }
+    for name, path in (("eval_steps", "evaluation.every"), ("save_steps", "checkpoint.every")):
+        updates = values.get(name)
+        if updates and updates < 1:
+            updates = math.ceil(updates * last)
+        if updates:
+            tree[path] = _steps(values, name, updates, notes)
+    if last and (values.get("eval_steps") or 0) >= last:
+        tree["evaluation.every"] = 0  # after the last step alone
+    if values.get("save_strategy") == "no":
+        tree["checkpoint.every"] = 0
     return tree
 
 

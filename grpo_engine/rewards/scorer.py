@@ -1,7 +1,7 @@
 """Scores answers with the run's reward functions, and knows which one decides accuracy."""
 
 import itertools
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,58 +23,14 @@ from grpo_engine.rewards.outcome import Cause, FunctionResult, RewardProblem, me
 from grpo_engine.rewards.right import RIGHT_OR_WRONG, Right
 from grpo_engine.rewards.rubric import JUDGE
 from grpo_engine.rewards.scoring import OVERLONG, Scores
+from grpo_engine.rewards.specs import measured_specs, specs_of
 from grpo_engine.rollouts.prompts import RenderedPrompt, reward_completion, reward_prompt
 from grpo_engine.rollouts.types import Trajectory
 from grpo_engine.tasks.answers import text_of
-from grpo_engine.tasks.base import Example, RewardSpec, Task
+from grpo_engine.tasks.base import Example, Task
 
 NO_SCORE = "If it goes on, correct the judge's server or its rubric, or take another model."
 REMEDY = "Try it with `grpo-tui rewards test`; its output is in rewards.log of the run's folder."
-
-
-def specs_of(config: RunConfig, task: Task) -> tuple[RewardSpec, ...]:
-    """The reward functions of a run: from the settings, else the task's defaults."""
-    settings, specs = config.rewards, task.default_rewards
-    if settings.functions:
-        defaults = {spec.name: spec.options for spec in specs}
-        weights = settings.weights or (1.0,) * len(settings.functions)
-        specs = tuple(
-            RewardSpec(name=name, weight=weight, options=defaults.get(name, {}))
-            for name, weight in zip(settings.functions, weights, strict=True)
-        )
-    names = [spec.name for spec in specs]
-    options = {
-        name: values for key, values in settings.options.items() for name in _meant(key, names)
-    }
-    return tuple(
-        replace(spec, options={**spec.options, **options.get(spec.name, {})}) for spec in specs
-    )
-
-
-def check_options(config: RunConfig, names: Collection[str]) -> None:
-    """Refuse options that are not of one of a run's functions, which have these names."""
-    for key in config.rewards.options:
-        if len(_meant(key, names)) != 1:
-            raise ConfigError(
-                f"rewards.options: {key!r} is not the name of one reward function of the run; its "
-                f"functions are {', '.join(names) or 'none'}",
-                "rewards.options",
-                "rewards.functions",
-            )
-
-
-def _meant(key: str, names: Collection[str]) -> list[str]:
-    """The functions that have this name, else those that have it after the colon."""
-    return [key] if key in names else [n for n in names if n.rpartition(":")[2] == key]
-
-
-def measured_specs(config: RunConfig, task: Task, specs: Sequence[RewardSpec]) -> list[RewardSpec]:
-    """The task's accuracy function, to measure held-out answers, if it is none of the rewards."""
-    name = task.accuracy
-    if not name or config.evaluation.accuracy or name in [spec.name for spec in specs]:
-        return []
-    defaults = {spec.name: spec for spec in task.default_rewards}
-    return [replace(defaults.get(name, RewardSpec(name=name)), weight=0.0)]
 
 
 def check_functions(config: RunConfig, task: Task, names: Sequence[str]) -> Right:

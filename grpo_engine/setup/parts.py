@@ -9,8 +9,9 @@ from grpo_engine.environments.client import specs_of
 from grpo_engine.errors import ConfigError
 from grpo_engine.frozen import frozen
 from grpo_engine.rewards.client import RewardClient
-from grpo_engine.rewards.scorer import Scorer, check_options
-from grpo_engine.rewards.scorer import specs_of as rewards_of
+from grpo_engine.rewards.scorer import Scorer
+from grpo_engine.rewards.specs import check_options
+from grpo_engine.rewards.specs import specs_of as rewards_of
 from grpo_engine.rollouts.prompts import PromptRenderer
 from grpo_engine.run.session import TaskPart
 from grpo_engine.run.user_objects import UserObjects

@@ -20,9 +20,11 @@ from typing import Any
 from grpo_engine.config.trl_config import translate
 from grpo_engine.config.trl_names import TRANSLATED
 from grpo_engine.errors import ConfigError
+from grpo_engine.policy.embedded import EMBEDDED
+from grpo_engine.rewards.right import Right
 from grpo_tui import record
 from grpo_tui.trl import steps
-from grpo_tui.trl.steps import Batch, MicroBatch
+from grpo_tui.trl.steps import KEY, TARGET, Batch, MicroBatch
 
 TESTED = ("1.16",)
 END_S = 60.0  # how long the end of the training waits for what is not recorded yet
@@ -47,17 +49,19 @@ def watch(
     store: str | Path | None = None,
     task: str = "",
     tags: Sequence[str] = (),
+    accuracy: str = "",
 ) -> record.Run | None:
     """Record a run of TRL's GRPOTrainer; call it before `trainer.train()`, on every rank.
 
-    Returns the run on the main process. What keeps it from being recorded is a `RecordWarning`, and
-    the training goes on without it.
+    `accuracy` says which held-out answers are right: a reward function, or `NAME >= NUMBER`;
+    without it, one that is known to score 0 or 1. Returns the run on the main process. What keeps
+    it from being recorded is a `RecordWarning`, and the training goes on without it.
     """
     try:
-        run = None
+        run, right = None, Right.of(accuracy, "", trainer.reward_func_names)
         if trainer.accelerator.is_main_process:
             run = _begin(trainer, name, store, task, tags)
-        Watch(trainer, run)
+        Watch(trainer, run, right)
     except Exception as error:
         text = f"the training is not watched: {type(error).__name__}: {error}"
         warnings.warn(text, record.RecordWarning, stacklevel=2)
@@ -72,9 +76,10 @@ def _begin(
     args = trainer.args
     values = {field.name: getattr(args, field.name) for field in dataclasses.fields(args)}
     values = {key: getattr(value, "value", value) for key, value in values.items()}
-    model = str(getattr(trainer.model.config, "_name_or_path", ""))
+    folder = str(getattr(trainer.model.config, "_name_or_path", ""))
+    model = next((name for name, path in EMBEDDED.items() if str(path) == folder), folder)
     known = {key: value for key, value in values.items() if key in TRANSLATED}
-    settings, notes = translated(known | {"model_name_or_path": model})
+    settings, notes = translated(known | {"model_name_or_path": model} | _adapter(trainer))
     count = settings.pop("steps", None)
     options: dict[str, Any] = {"model": model, "task": task, "seed": args.seed, "steps": count}
     version = importlib.metadata.version("trl")
@@ -96,6 +101,20 @@ def _begin(
     return run
 
 
+def _adapter(trainer: Any) -> dict[str, Any]:
+    """The settings of PEFT's LoRA, by the names of TRL's command line."""
+    adapters = getattr(trainer.model, "peft_config", None) or {}
+    for adapter in adapters.values():
+        if getattr(adapter, "r", None):
+            return {
+                "use_peft": True,
+                "use_dora": bool(getattr(adapter, "use_dora", False)),
+                "lora_r": adapter.r,
+                "lora_alpha": adapter.lora_alpha,
+            }
+    return {"use_peft": False}
+
+
 def translated(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Settings of this program for values of GRPOConfig, and notes on what has no equivalent."""
     try:
@@ -104,7 +123,7 @@ def translated(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         return {}, [f"TRL's settings are not translated: {error}"]
     for section, name in (("rewards", "functions"), ("task", "name"), ("task", "max_turns")):
         settings.get(section, {}).pop(name, None)  # objects of TRL's process, which nothing loads
-    about_arguments = ("the model is", "reward functions are", "the data set is", "no PEFT")
+    about_arguments = ("reward functions are", "reward_weights", "the data set is")
     return settings, [note for note in notes if not note.startswith(about_arguments)]
 
 
@@ -140,8 +159,8 @@ def facts_of(trainer: Any) -> steps.Trainer:
 class Watch:
     """The hooks of one rank; `run` is None where another rank records."""
 
-    def __init__(self, trainer: Any, run: record.Run | None) -> None:
-        self.trainer, self.run = trainer, run
+    def __init__(self, trainer: Any, run: record.Run | None, right: Right | None = None) -> None:
+        self.trainer, self.run, self.right = trainer, run, right or Right("")
         self.facts = facts_of(trainer)
         self.broken = self.begun = False
         self.batch: Batch | None = None  # the generation batch that is trained on
@@ -211,6 +230,9 @@ class Watch:
     def _take(self, inputs: Any, output: dict[str, Any], training: bool) -> None:
         batch = self.scored
         batch.prompts = [copy.deepcopy(row["prompt"]) for row in inputs]
+        if all(KEY in row for row in inputs):
+            batch.keys = [str(row[KEY]) for row in inputs]
+            batch.targets = [str(row.get(TARGET, "")) for row in inputs]
         batch.arrays = {name: value for name, value in output.items() if hasattr(value, "detach")}
         if not training:
             self.evaluated.append(_copied(batch))
@@ -289,7 +311,7 @@ class Watch:
             with self._guard():
                 size = self.trainer.args.num_generations_eval or self.facts.group_size
                 facts = dataclasses.replace(self.facts, group_size=size)
-                self._put(lambda run: _evaluation(run, step, ranks, metrics, facts))
+                self._put(lambda run: _evaluation(run, step, ranks, metrics, facts, self.right))
             return metrics
 
         return wrapped
@@ -419,6 +441,7 @@ def _evaluation(
     ranks: list[list[Batch]],
     metrics: Mapping[str, Any],
     facts: steps.Trainer,
+    right: Right,
 ) -> None:
     """Record the answers of an evaluation, and the means that TRL took of them."""
     groups = [
@@ -435,6 +458,7 @@ def _evaluation(
             record.problem(
                 group.group.example_key,
                 samples=len(group.group.rollouts),
+                correct=_correct(group, right),
                 rewards=_means(group, facts.functions),
             )
             for group in groups
@@ -442,6 +466,17 @@ def _evaluation(
         metrics={ours: metrics[theirs] for theirs, ours in names.items() if theirs in metrics},
         seconds=metrics.get("eval_runtime", float("nan")),
     )
+
+
+def _correct(group: record.Group, right: Right) -> int | None:
+    """How many of the answers are right; None if none of them was judged."""
+    scores = [
+        score.value
+        for answer in group.group.rollouts
+        for score in answer.rewards
+        if score.name == right.function and score.value is not None
+    ]
+    return sum(map(right.accepts, scores)) if scores else None
 
 
 def _means(group: record.Group, functions: Sequence[str]) -> dict[str, float]:

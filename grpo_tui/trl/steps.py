@@ -12,6 +12,7 @@ from grpo_engine import events as ev
 from grpo_tui import record
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
+KEY, TARGET = "grpo_tui_key", "grpo_tui_target"  # columns: a problem's name in all runs, its answer
 
 
 @dataclass(slots=True)
@@ -31,6 +32,8 @@ class Batch:
     """What one rank took in one generation batch; arrays are rows by tokens, padded."""
 
     prompts: list[Any] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)  # of the problems; empty where the data has none
+    targets: list[str] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)  # of the completions
     arrays: dict[str, Any] = field(default_factory=dict)  # by TRL's names
     rewards: Any = None  # [rows of all ranks, functions]
@@ -59,6 +62,8 @@ def groups_of(
 ) -> list[record.Group]:
     """The groups of a generation batch; the ranks' rows follow each other."""
     rows = [row for rank, batch in enumerate(batches) for row in _rows(batch, rank, trainer)]
+    keys = [key for batch in batches for key in batch.keys]
+    targets = [target for batch in batches for target in batch.targets]
     size = trainer.group_size
     groups = []
     for first in range(0, len(rows), size):
@@ -66,7 +71,13 @@ def groups_of(
         answers = [answer for _, _, answer in rows[first : first + size]]
         groups.append(
             record.group(
-                prompt, answers, prompt_ids=prompt_ids, sampling=trainer.sampling, origin=origin
+                prompt,
+                answers,
+                key=keys[first] if keys else "",
+                target=targets[first] if targets else "",
+                prompt_ids=prompt_ids,
+                sampling=trainer.sampling,
+                origin=origin,
             )
         )
     return groups

@@ -1,5 +1,7 @@
 """What the hooks saw in TRL, as `tests/tools/trl_runs.py` wrote it, becomes the record of a run."""
 
+import dataclasses
+import importlib.metadata
 import json
 import lzma
 import math
@@ -8,11 +10,14 @@ from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from grpo_engine import events as ev
+from grpo_engine.policy.embedded import EMBEDDED
+from grpo_engine.rewards.right import Right
 from grpo_tui import record
 from grpo_tui.app.inspector.stored import load_group, load_step
 from grpo_tui.experiments.reader import StoreReader
@@ -104,6 +109,57 @@ def test_two_ranks_are_one_step() -> None:
     assert groups[0].numbers[0].updates[0].rows == 2 * alone[0].numbers[0].updates[0].rows
     losses = [update.loss for update in steps.updates_of([half, half], two)]
     assert losses == pytest.approx([u.loss for u in steps.updates_of([batch], TRAINER)])
+
+
+def test_problems_have_their_keys_and_held_out_answers_are_right_or_wrong(tmp_path: Path) -> None:
+    _, [batch] = STEPS[0]
+    rewards = np.zeros_like(batch.rewards)
+    rewards[:3, 0] = 1.0, 0.95, 0.5  # of the first group's four answers, by the first function
+    keys = [f"problem {row // TRAINER.group_size}" for row in range(len(batch.prompts))]
+    targets = [f"{key}?" for key in keys]
+    judged = replace(batch, rewards=rewards, keys=keys, targets=targets)
+    right = Right.of(f"{TRAINER.functions[0]} >= 0.9", "", TRAINER.functions)
+    with record.run("held-out", store=tmp_path / "s.db") as run:
+        hooks._evaluation(run, 0, [[judged]], {}, TRAINER, right)
+        hooks._evaluation(run, 1, [[judged]], {}, TRAINER, Right(""))
+    with StoreReader(tmp_path / "s.db") as reader:
+        events = [e.event for e in events_after(reader, reader.resolve("held-out").key)]
+    before, later = (e for e in events if isinstance(e, ev.EvaluationFinished))
+    first, *_ = before.rows
+    assert (first.example_key, first.correct, first.samples) == ("problem 0", 2, 4)
+    assert before.metrics["eval/accuracy"] == 2 / len(keys)
+    assert [row.correct for row in later.rows] == [None] * len(later.rows)
+    groups = [e.group for e in events if isinstance(e, ev.GroupScored)]
+    assert (groups[0].example_key, groups[0].target) == ("problem 0", "problem 0?")
+
+
+@pytest.mark.parametrize(
+    ("adapters", "folder", "expected"),
+    [
+        ({}, "org/m", {"path": "org/m", "tuning": "full"}),
+        (
+            {"default": SimpleNamespace(r=8, lora_alpha=4, use_dora=True)},
+            str(EMBEDDED["starter"]),
+            {"path": "starter", "tuning": "dora", "lora_rank": 8, "lora_scale": 0.5},
+        ),
+    ],
+)
+def test_the_model_and_its_adapter_are_settings_of_the_run(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    adapters: dict[str, Any],
+    folder: str,
+    expected: dict[str, Any],
+) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: "1.16.0")
+    arguments = dataclasses.make_dataclass("GRPOConfig", [("seed", int), ("beta", float)])
+    model = SimpleNamespace(config=SimpleNamespace(_name_or_path=folder), peft_config=adapters)
+    trainer = SimpleNamespace(args=arguments(seed=3, beta=0.5), model=model)
+    hooks._begin(trainer, "made", tmp_path / "s.db", "sums", ()).close()
+    with StoreReader(tmp_path / "s.db") as reader:
+        config = reader.run(reader.resolve("made").key).config
+    assert expected.items() <= config["model"].items()
+    assert (config["algorithm"]["beta"], config["task"]) == (0.5, {"shuffle": True, "name": "sums"})
 
 
 def test_results_of_tools_are_replies_and_not_in_the_loss() -> None:

@@ -5,6 +5,7 @@
     ENV/bin/python -m tests.tools.trl_runs MODEL fixture tests/record/trl.json.xz
     ENV/bin/python -m tests.tools.trl_runs MODEL completions tests/foreign/trl
     ENV/bin/python -m tests.tools.trl_runs MODEL time
+    ENV/bin/python -m tests.tools.trl_runs MODEL script       # one of `config export`, two steps
     ENV/bin/torchrun --nproc_per_node 2 -m tests.tools.trl_runs MODEL ranks
 
 MODEL is a folder in transformers' format: `grpo-tui models export RUN --to hf` writes one.
@@ -18,6 +19,7 @@ import os
 import shutil
 import sqlite3
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -34,14 +36,18 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
 from grpo_engine import events as ev
+from grpo_engine.config.parse import build
+from grpo_engine.config.settings import RunConfig
+from grpo_engine.config.trl_export import effective
 from grpo_engine.config.trl_names import TRANSLATED
 from grpo_tui import record
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.recorded_events import events_after
 from grpo_tui.trl import hooks, watch
+from grpo_tui.trl.script import script
 from tests.record.payloads import packed
 
-LARGEST = 1e-5
+SAME = ("algorithm.", "optimizer.learning", "rollout.", "seed", "steps", "task.name")
 
 
 def digits(completions: list[str], **_: Any) -> list[float]:
@@ -304,6 +310,37 @@ def write_completions(model: str, folder: Path) -> None:
         shutil.copy(Path(out) / state, folder / state)
 
 
+def check_script(model: str) -> None:
+    """A script of `config export` trains two steps, and the store has them."""
+    folder = Path(tempfile.mkdtemp())
+    config = build(
+        {
+            "name": "exported",
+            "steps": 2,
+            "model": {"path": model, "tuning": "full"},
+            "rollout": {"prompts": 2, "group_size": 4, "max_new_tokens": 16},
+            "algorithm": {"recipe": "grpo", "minibatches": 2},
+            "evaluation": {"problems": 4},
+            "checkpoint": {"every": 0},
+        }
+    )
+    (folder / "train.py").write_text(script(config))
+    env = os.environ | {"GRPO_TUI_DB": str(folder / "s.db"), "PYTHONPATH": str(Path.cwd())}
+    subprocess.run([sys.executable, "train.py"], cwd=folder, env=env, check=True)
+    with StoreReader(folder / "s.db") as reader:
+        run = reader.resolve("exported")
+        stored = reader.run(run.key).config
+    names = RunConfig.model_fields
+    back = build({name: value for name, value in stored.items() if name in names})
+    unequal = {
+        path: (value, other)
+        for path, value in effective(config).items()
+        if path.startswith(SAME) and value != (other := effective(back)[path])
+    }
+    assert (run.status, run.step, unequal) == ("completed", 2, {}), (run, unequal)
+    print("script: run", run.name, run.status, "at step", run.step, "with the settings of the file")
+
+
 def check_ranks(model: str) -> None:
     path = Path("/tmp/trl-ranks") / "s.db"
     if os.environ.get("RANK") == "0":
@@ -337,5 +374,7 @@ if __name__ == "__main__":
         write_completions(model, Path(rest[0]))
     elif what == "time":
         check_time(model)
+    elif what == "script":
+        check_script(model)
     else:
         check_ranks(model)

@@ -1,8 +1,9 @@
 """`grpo-tui config`: write and check configuration files."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -16,12 +17,14 @@ from grpo_engine.config.parse import (
     write_yaml,
 )
 from grpo_engine.config.safe_yaml import dump_yaml
+from grpo_engine.config.settings import RunConfig
 from grpo_engine.config.trl_config import read, translate
-from grpo_engine.errors import ConfigError
+from grpo_engine.errors import ConfigError, quoted
 from grpo_engine.extends import config_of, sources
 from grpo_tui.app.cli.output import print_json, print_rows, print_text, write_out
-from grpo_tui.app.cli.params import ConfigFile, Json, Preset, Sets, Trust
+from grpo_tui.app.cli.params import ConfigFile, Json, Preset, Sets, Trust, complete_runs
 from grpo_tui.app.cli.run_config import assemble, layers_of, start_preset
+from grpo_tui.app.cli.store_access import reading
 from grpo_tui.app.text.stderr import print_stderr
 
 app = typer.Typer(no_args_is_help=True, help="Write and check configuration files.")
@@ -53,9 +56,56 @@ def init(
         config = build(merge(tree, parse_sets(sets)), str(from_trl))
     else:
         config = assemble(None, start_preset(None, preset, sets), sets)
+    _refuse_existing(out, force=force)
+    write_out(explained(config) if full else write_yaml(config), out)
+
+
+@app.command("export")
+def export(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN|FILE",
+            help="A run (id, prefix, name or @last), or a YAML file of settings.",
+            autocompletion=complete_runs,
+        ),
+    ],
+    out: Annotated[Path | None, typer.Argument(help="File to write; default: stdout.")] = None,
+    to: Annotated[Literal["trl"], typer.Option(help="The other trainer.")] = "trl",
+    sets: Sets = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+) -> None:
+    """Write a Python script that trains by another trainer with the same settings.
+
+    Example: grpo-tui config export @last train.py --to trl
+    """
+    from grpo_tui.trl.script import script
+
+    writers = {"trl": script}
+    if Path(source).suffix in (".yaml", ".yml"):
+        config = assemble(Path(source), None, sets)
+    else:
+        with reading() as reader:
+            stored = reader.run(reader.resolve(source).key).config
+        config = assemble(None, None, sets, start=_settings_of(source, stored))
+    _refuse_existing(out, force=force)
+    write_out(writers[to](config), out)
+
+
+def _settings_of(run: str, stored: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run was trained with, by the names of this program."""
+    if "trainer" in stored and "algorithm" not in stored:
+        raise ConfigError(
+            f"run {quoted(run)} is the record of another trainer, without settings of an "
+            "algorithm; give a YAML file"
+        )
+    names = RunConfig.model_fields
+    return {name: value for name, value in stored.items() if name in names}
+
+
+def _refuse_existing(out: Path | None, *, force: bool) -> None:
     if out is not None and out.exists() and not force:
         raise ConfigError(f"{out} already exists; use --force to overwrite it")
-    write_out(explained(config) if full else write_yaml(config), out)
 
 
 def explained(config: Any) -> str:

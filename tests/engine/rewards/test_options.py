@@ -8,7 +8,7 @@ import pytest
 
 from grpo_engine.errors import ConfigError
 from grpo_engine.events import RunFailed, RunFinished
-from grpo_engine.rewards.scorer import specs_of
+from grpo_engine.rewards.specs import specs_of
 from grpo_engine.run.user_objects import UserObjects
 from grpo_engine.setup.parts import check_reward_options, load_tasks
 from tests.engine.runs import events_of, settings, write_world
