@@ -19,7 +19,6 @@ SMOOTHINGS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99)
 DELTA_STEPS = 10
 RECENT = 2 * DELTA_STEPS  # values: those of the last steps, and of as many before
 EVALUATIONS = "eval/"
-SHORTEST_AXIS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,17 +135,6 @@ class Series:
 
 def _last_finite(values: Sequence[float]) -> float:
     return next(filter(math.isfinite, reversed(values)), math.nan)
-
-
-def axis_end(end: float, planned: float = math.inf) -> float:
-    """The right end of the axis of a growing run, at most the `planned` one.
-
-    It moves in a few large steps, so that curves do not wobble.
-    """
-    limit = SHORTEST_AXIS
-    while limit < end:
-        limit = limit * 4 // 3 if limit % 3 == 0 else limit * 3 // 2
-    return planned if end <= planned < limit else limit
 
 
 def positions(

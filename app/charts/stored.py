@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_engine.frozen import frozen
 from grpo_engine.metrics import natural_range
-from grpo_tui.app.charts.series import Series, Trace, axis_end, band, cut, positions
+from grpo_tui.app.charts.series import Series, Trace, band, cut, positions
 from grpo_tui.experiments.compare.runs import AMOUNTS
 from grpo_tui.experiments.values import RunSummary
 
@@ -74,7 +74,7 @@ class CurveLoader:
         }
         work = {} if axis == "step" else {run.id: self._work(reader, run, axis) for run in runs}
         ends |= {run: amounts[-1] if amounts else 0.0 for run, (_, amounts) in work.items()}
-        span = axis_of_runs(ends, runs, axis)
+        span = max(ends.values(), default=0.0) or 1.0
         charts = {key: _chart(key, lines, request, work, span) for key, lines in metrics.items()}
         return Charts(wide=request.wide, span=span, charts=charts)
 
@@ -116,15 +116,3 @@ def _chart(
         if members := [traces[run,] for run in group if (run,) in traces]:
             traces[group] = band(members, natural_range(key))
     return ChartData(series=series, positions=at, traces=traces)
-
-
-def axis_of_runs(ends: dict[str, float], runs: Sequence[RunSummary], axis: str) -> float:
-    """The right end of the axis: the longest run, with room for runs that are still growing."""
-    longest = 0.0
-    for run in runs:
-        end = ends[run.id]
-        if run.active:
-            planned = run.total_steps if axis == "step" else None
-            end = max(end, axis_end(end, planned or float("inf")))
-        longest = max(longest, end)
-    return longest or 1.0

@@ -275,8 +275,10 @@ class Workbench(RunApp):
             return
         if before.mode == mode and leads:
             return
-        if mode == "watch" and not leads and self.began:
-            self._open(self.began)
+        if mode == "watch" and not leads:
+            others = self.elsewhere(before.snapshot.head.id) if before.mode == mode else ()
+            if run := self.began or next((run.id for run in others), ""):
+                self._open(run)
         request = before.shown_rollout() if mode == "rollouts" and not leads else None
         if before.mode == mode:
             before.again()

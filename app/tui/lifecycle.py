@@ -119,6 +119,14 @@ class RunApp(ThemedApp):
             if run.id != self.bridge.run and run.key != shown and run.status in ENDED:
                 self._report_end(run)
 
+    def elsewhere(self, shown: str) -> tuple[RunSummary, ...]:
+        """The other runs that are being trained, first the one that the key of Watch goes to."""
+        ids = [run.id for run in self.active]
+        first = self.began if self.began in ids else shown
+        index = ids.index(first) + (first == shown) if first in ids else 0
+        turned = (*self.active[index:], *self.active[:index])
+        return tuple(run for run in turned if run.id != shown)
+
     def _report_end(self, run: RunSummary) -> None:
         text = f"{run.title} {run.status} at step {run.step}"
         if run.status == "lost":

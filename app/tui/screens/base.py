@@ -195,8 +195,8 @@ class WorkbenchScreen(AppScreen, Screen[None]):
             self.snapshot = snapshot
             bar.snapshot = self.query_one(TooSmall).snapshot = snapshot
             self.show(snapshot)
-        shown = snapshot.head.id
-        bar.elsewhere = tuple(run for run in self.workbench.active if run.id != shown)
+        bar.elsewhere = self.workbench.elsewhere(snapshot.head.id)
+        bar.key = "3" if self.mode == "watch" or self.workbench.began else ""
         if not self.has_followed_run and (run := self.run_on_watch) is not None:
             self._followed_run = run
             if run:

@@ -36,7 +36,7 @@ MARKS = {
 # Of an alert or a line of the log.
 SEVERITIES = {"info": ("·", "label"), "warning": ("▲", "warn"), "error": ("✗", "bad")}
 # What a narrow terminal leaves out, in this order, before it shortens the name further.
-CUT_FIRST = ("mark", "other", "alerts", "step")
+CUT_FIRST = ("mark", "other", "alerts", "step", "key")
 LEAST_NAME, OTHER = 10, 14  # cells of the name of the shown run, and of another at most
 
 
@@ -50,9 +50,14 @@ def status_mark(status: str) -> tuple[str, str]:
     return MARKS.get(status, ("○", "label"))
 
 
-def run_line(snapshot: Snapshot, mark: str, elsewhere: Sequence[RunSummary], width: int) -> Line:
-    """The shown run and other live ones in so many cells, without what is cut first."""
-    parts = _parts(snapshot, mark, elsewhere)
+def run_line(
+    snapshot: Snapshot, mark: str, elsewhere: Sequence[RunSummary], width: int, key: str = ""
+) -> Line:
+    """The shown run and other live ones in so many cells, without what is cut first.
+
+    `key` goes to the first of the others.
+    """
+    parts = _parts(snapshot, mark, elsewhere, key)
     name = snapshot.head.name or snapshot.head.id
     is_empty = snapshot.status == "empty"
     needed = 0 if is_empty else min(LEAST_NAME, cell_len(name)) + 4
@@ -73,7 +78,9 @@ def run_line(snapshot: Snapshot, mark: str, elsewhere: Sequence[RunSummary], wid
     return justified(run, right, width)
 
 
-def _parts(snapshot: Snapshot, mark: str, elsewhere: Sequence[RunSummary]) -> dict[str, Line]:
+def _parts(
+    snapshot: Snapshot, mark: str, elsewhere: Sequence[RunSummary], key: str
+) -> dict[str, Line]:
     """What is at the right end, in its order, without what there is nothing to say of."""
     head, parts = snapshot.head, dict[str, Line]()
     if snapshot.reading:
@@ -90,6 +97,7 @@ def _parts(snapshot: Snapshot, mark: str, elsewhere: Sequence[RunSummary]) -> di
         run, *others = elsewhere
         glyph, colour = status_mark(run.status)
         more = f" +{len(others)}" * bool(others)
+        parts["key"] = [(f" {key}", "bold headline")] if key else []
         parts["elsewhere"] = [(f" {glyph} ", colour)]
         parts["other"] = [(f"{clip(run.title, OTHER)}{more} ", "text")]
     return parts
@@ -110,12 +118,13 @@ class TopBar(BarPanel):
     active: reactive[str] = reactive("")
     mark: reactive[str] = reactive("")
     elsewhere: reactive[tuple[RunSummary, ...]] = reactive(())  # other runs that are training
+    key: reactive[str] = reactive("")  # goes to the first of them
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - the base class has it
         """Tabs on the left, then the run, its health and its step, and what else is training."""
         tabs = strip_of_titles(TABS, self.active)
         room = width - cells(tabs)
-        return [[*tabs, *run_line(self.snapshot, self.mark, self.elsewhere, room)]]
+        return [[*tabs, *run_line(self.snapshot, self.mark, self.elsewhere, room, self.key)]]
 
     def on_click(self, event: events.Click) -> None:
         """Switch to the screen whose tab was clicked."""

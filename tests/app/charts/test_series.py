@@ -15,7 +15,6 @@ from grpo_tui.app.charts.series import (
     PixelColumn,
     Series,
     Trace,
-    axis_end,
     band,
     column,
     cut,
@@ -162,17 +161,6 @@ def test_steps_are_where_their_tokens_and_seconds_are() -> None:
     assert list(positions(array("q", [1, 2, 3]), known, tokens)) == [10, 30, 60]
     assert list(positions(array("q", [0, 2, 5]), known, seconds)) == [0.0, 2.5, 4.0]
     assert list(positions(array("q", [0, 2, 5]), known, tokens)) == [0, 30, 60]
-
-
-def test_the_end_of_the_axis_grows_in_few_jumps_up_to_the_plan() -> None:
-    ends = [axis_end(step, 499) for step in (0, 20, 21, 30, 31, 40, 41, 61, 81)]
-    assert ends == [20, 20, 30, 30, 40, 40, 60, 80, 120]
-    assert [axis_end(step, 499) for step in (320, 480, 481, 499, 500)] == [320, 480, 499, 499, 640]
-    assert [axis_end(step, 9) for step in (0, 9, 10)] == [9, 9, 20]
-    assert axis_end(45.5) == 60
-    spans = [axis_end(step, 500) for step in range(501)]
-    assert len(set(spans)) < 14
-    assert all(end >= step for step, end in enumerate(spans))
 
 
 # -- pixels -------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_tui.app.charts.stored import CurveLoader, CurveRequest, axis_of_runs
+from grpo_tui.app.charts.stored import CurveLoader, CurveRequest
 from grpo_tui.experiments.reader import StoreReader
 from tests.app.stored import record, run_events
 
@@ -25,33 +25,13 @@ def reader(store: Path) -> Iterator[StoreReader]:
         yield opened
 
 
-@pytest.mark.parametrize(
-    ("active", "step", "total", "axis", "end", "expected"),
-    [
-        (False, 10, 60, "step", 10.0, 10.0),
-        (True, 10, 60, "step", 10.0, 20.0),
-        (True, 21, 60, "step", 21.0, 30.0),
-        (True, 10, 11, "step", 10.0, 11.0),
-        (True, 10, 0, "step", 10.0, 20.0),
-        (True, 0, 60, "step", 0.0, 20.0),
-        # tokens and seconds to the end are not known
-        (True, 10, 11, "tokens", 10.0, 20.0),
-        (False, 10, 60, "wall", 0.25, 0.25),
-        (False, 0, 60, "wall", 0.0, 1.0),
-        # an evaluation after the last step
-        (True, 10, 10, "step", 10.5, 20.0),
-    ],
-)
-def test_the_axis_of_a_growing_run_has_room_that_grows_in_few_steps(
-    reader: StoreReader, active: bool, step: int, total: int, axis: str, end: float, expected: float
-) -> None:
-    run = replace(
-        reader.runs()[0], step=step, total_steps=total, status="running" if active else "completed"
-    )
-    assert run.active == active
-    assert axis_of_runs({run.id: end}, [run], axis) == expected
-    longer = replace(run, id="longer", status="completed")
-    assert axis_of_runs({run.id: end, "longer": 99.0}, [longer, run], axis) == 99.0
+@pytest.mark.parametrize("axis", ["step", "tokens", "wall"])
+def test_the_axis_ends_where_the_longest_run_does(reader: StoreReader, axis: str) -> None:
+    (run, *_) = reader.runs()
+    live = replace(run, status="running", total_steps=500)
+    request = CurveRequest(runs=(live,), metrics=("reward",), axis=axis, smoothing=0, wide=40)
+    amount = {"step": run.step, "tokens": run.tokens, "wall": run.elapsed}[axis]
+    assert CurveLoader().charts(reader, request).span == pytest.approx(amount)
 
 
 def test_a_series_of_a_run_that_has_ended_is_read_once(

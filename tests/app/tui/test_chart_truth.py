@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from grpo_engine.metrics import spec
-from grpo_tui.app.charts.series import SMOOTHING, SMOOTHINGS, Series, axis_end
+from grpo_tui.app.charts.series import SMOOTHING, SMOOTHINGS, Series
 from grpo_tui.app.charts.stored import CurveLoader, CurveRequest
 from grpo_tui.app.cli.curves import ChartOptions, metric_chart
 from grpo_tui.app.feed.snapshot import Head, Snapshot
@@ -145,7 +145,7 @@ def test_on_watch_each_dot_is_where_its_value_belongs(
     lines = chart_lines(chart, snapshot, LABELS + width, height, False)[1:]
     if not finite(points):
         return
-    last = axis_end(snapshot.step, total)
+    last = max(1, snapshot.step)
     picture = read(lines, LABELS)
     colour = curve_colour(chart, 0)
     sparse = is_sparse(key, points)
@@ -381,7 +381,7 @@ def test_in_the_preview_each_dot_is_where_its_value_belongs(
     title = spec(key).label + " "
     start = next(i for i, line in enumerate(lines_) if line and line[0][0] == title) + 1
     picture = read(lines_[start : start + 4], 7)
-    last = axis_end(points[-1][0], points[-1][0])
+    last = points[-1][0]
     assert "".join(text for text, _ in lines_[start + 4]).split() == ["0", "step", str(last)]
     sparse = is_sparse(key, points)
     line = points if sparse else averages(points, SMOOTHING)

@@ -2,6 +2,7 @@
 
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from grpo_engine.run_health import Health
 from grpo_tui.app.feed.snapshot import Head, Snapshot
 from grpo_tui.app.text.safe_text import cell_len
 from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.messages import RunOpened
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.widgets.panel import plain_text
 from grpo_tui.app.tui.widgets.top_bar import run_line
@@ -20,7 +22,7 @@ from grpo_tui.experiments.values import AlertView, RunSummary
 from tests.app.rest import until
 from tests.app.script import started
 from tests.app.stored import record, run_events
-from tests.app.walk import walk
+from tests.app.walk import Walk, walk
 from tests.experiments.made import CONFIG
 
 ALERT = AlertView(
@@ -56,8 +58,8 @@ def live(tmp_path: Path) -> RunSummary:
 def test_what_a_narrow_terminal_leaves_out_comes_from_a_list(live: RunSummary) -> None:
     """At 80 columns the tabs leave 36."""
 
-    def line(width: int, mark: str = "", *elsewhere: RunSummary) -> str:
-        text = plain_text([run_line(SHOWN, mark, elsewhere, width)])
+    def line(width: int, mark: str = "", *elsewhere: RunSummary, key: str = "") -> str:
+        text = plain_text([run_line(SHOWN, mark, elsewhere, width, key)])
         assert cell_len(text) <= width
         return " ".join(text.split())
 
@@ -68,6 +70,8 @@ def test_what_a_narrow_terminal_leaves_out_comes_from_a_list(live: RunSummary) -
     assert line(47, "", live) == "● calm-otter ▲1 hacked? 60/60 ● live-heron"
     assert line(46, "", live) == line(36, "", live) == "● calm-otter ▲1 hacked? 60/60 ●"
     assert line(80, "", live, replace(live, id="b")).endswith("● live-heron +1")
+    assert line(49, "", live, key="3") == "● calm-otter ▲1 hacked? 60/60 3 ● live-heron"
+    assert line(36, "", live, key="3") == "● calm-otter hacked? 60/60 3 ●"
     assert plain_text([run_line(Snapshot(), "", [live], 36)]).strip() == "● live-heron"
 
 
@@ -96,6 +100,10 @@ async def test_the_end_of_a_run_elsewhere_is_reported_and_stays_in_the_messages(
         assert "The process of old-owl is gone at step 7; r on Runs resumes it." in on.text
 
 
+def is_shown(on: Walk, name: str) -> bool:
+    return f"● {name}" in on.lines[0].split("3 ●")[0]
+
+
 async def test_a_run_that_trains_elsewhere_is_at_the_top_and_3_goes_to_what_the_queue_began(
     tmp_path: Path,
 ) -> None:
@@ -107,9 +115,22 @@ async def test_a_run_that_trains_elsewhere_is_at_the_top_and_3_goes_to_what_the_
         recorder = training(path, "live-heron")
         on.app._read_active()
         await until(on.app, lambda: "● live-heron" in on.lines[0])
-        await on.press("1", "3")
+        assert " 3 ● live-heron" in on.lines[0]
+        await on.press("1")
+        assert " 3 ● live-heron" not in on.lines[0]
+        await on.press("3")
         assert "✓ calm-otter" in on.lines[0]  # it was not started from here
+        other = training(path, "other-hare")
+        on.app._read_active()
+        await until(on.app, lambda: " 3 ● other-hare +1" in on.lines[0])
+        for name in ("other-hare", "live-heron", "other-hare"):  # in turn
+            await on.press("3")
+            await on.until(partial(is_shown, on, name))
+        await on.press("1")
+        on.app.post_message(RunOpened("calm-otter"))
+        await on.until(lambda: "✓ calm-otter" in on.lines[0])
         recorder.close()
+        other.close()
         on.app.follows_queue = True
         recorder = training(path, "new-hare")
         on.app._read_active()

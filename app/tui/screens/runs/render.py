@@ -1,13 +1,12 @@
 """Runs as text: the table and its columns, the preview of a run, and the exports."""
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 
 from grpo_engine.metrics import spec
-from grpo_tui.app.charts.series import Series, axis_end, cut
+from grpo_tui.app.charts.series import Series, cut
 from grpo_tui.app.text import run_columns
 from grpo_tui.app.text.numbers import moment, seconds, tokens, with_unit
 from grpo_tui.app.text.run_columns import FIRST, HEALTH_COLOURS, NAME, RunColumn, added
@@ -254,10 +253,9 @@ def _post_mortem(preview: Preview, width: int) -> list[Line]:
 def _charts(preview: Preview, width: int, height: int) -> list[Line]:
     count = max(0, height - 2) // (CHART_HEIGHT + 1)
     charted = [series for series in preview.series[:3] if len(series.values) > 1][:count]
-    steps = max((series.steps[-1] for series in charted), default=0)
-    last = axis_end(steps, preview.detail.summary.total_steps or math.inf)
+    last = max((series.steps[-1] for series in charted), default=0) or 1
     lines = [line for series in charted for line in _chart(series, last, width)]
-    return [*lines, axis_line(f"step {last:.0f}", width)] if lines else []
+    return [*lines, axis_line(f"step {last}", width)] if lines else []
 
 
 def _chart(series: MetricSeries, last: float, width: int) -> list[Line]:

@@ -35,7 +35,7 @@ from grpo_tui.app.tui.widgets.charts.plot import LABELS, axis_line, ticks_of
 from grpo_tui.app.tui.widgets.charts.stack import ChartStack, side_by_side
 from grpo_tui.app.tui.widgets.list_panel import ListPanel
 from grpo_tui.app.tui.widgets.panel import BarPanel, Line, Panel, hint, paragraph
-from grpo_tui.experiments.values import AlertView
+from grpo_tui.experiments.values import AlertView, BoardRollout
 
 AXIS_FROM = 16  # lines with which there is an axis of steps
 ROOMY, TIGHT = 4, 3  # lines of a chart
@@ -215,6 +215,7 @@ class CompletionsPanel(GroupPanel):
     def __init__(self, title: str, **kwargs: Any) -> None:
         super().__init__(title, **kwargs)
         self.cache = Latest()
+        self._lines = 1  # of an answer while it is sampled: as many as the longest one had so far
 
     @property
     def snapshot(self) -> Snapshot:
@@ -224,6 +225,8 @@ class CompletionsPanel(GroupPanel):
 
     def watch_view(self, old: WatchState, new: WatchState) -> None:
         """Show a new prompt from its first answer."""
+        if old.snapshot.head.id != new.snapshot.head.id:
+            self._lines = 1
         if old.prompt != new.prompt:
             self._top = 0
             self.set_reactive(CompletionsPanel.cursor, 0)
@@ -263,7 +266,10 @@ class CompletionsPanel(GroupPanel):
         return lines
 
     def _lanes(self, group: StepGroup, width: int, height: int) -> list[list[Line]]:
-        """Each answer; those that are too long for all to fit are cut to the same lines."""
+        """Each answer; those that are too long for all to fit are cut to the same lines.
+
+        While they are sampled each keeps its place: it has the lines of the longest one so far.
+        """
         rollouts: Sequence[StepRollout] = group.rollouts
         lanes = [
             self.cache.latest(
@@ -274,10 +280,17 @@ class CompletionsPanel(GroupPanel):
             for rollout in rollouts
         ]
         limit = fair_limit([*map(len, lanes)], height)
-        return [
+        least = 0
+        if rollouts:
+            most = max(1, height // len(rollouts))
+            self._lines = max(self._lines, min(most, max(map(len, lanes))))
+            if any(isinstance(rollout, BoardRollout) for rollout in rollouts):
+                least = limit = min(most, self._lines)
+        cut = (
             lane if len(lane) <= limit else render.lane_lines(rollout, width - 1, limit, group)
             for lane, rollout in zip(lanes, rollouts, strict=True)
-        ]
+        )
+        return [[*lane, *[[]] * (least - len(lane))] for lane in cut]
 
 
 class Groups(GroupPanel):

@@ -1,6 +1,5 @@
 """What Watch shows, as values made from a snapshot of the run; knows no Textual."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -8,7 +7,7 @@ from functools import cached_property
 from grpo_engine.events import Group
 from grpo_engine.metrics import PHASES, phase_seconds, spec, time_of
 from grpo_tui.app.charts.lines import Curve, with_ends
-from grpo_tui.app.charts.series import Series, axis_end
+from grpo_tui.app.charts.series import Series
 from grpo_tui.app.feed.narrator import narrate
 from grpo_tui.app.feed.snapshot import LogLine, Snapshot, StepGroup
 from grpo_tui.app.text.limits import LIMITS
@@ -297,4 +296,4 @@ def guides_of(chart: Chart, snapshot: Snapshot) -> tuple[tuple[float, tuple[str,
 
 def last_step(snapshot: Snapshot) -> int:
     """The step at the right end of the charts."""
-    return int(axis_end(snapshot.step, snapshot.head.total_steps or math.inf))
+    return max(1, snapshot.step)

@@ -1,15 +1,11 @@
 """Colours that work in every terminal, readable numbers, and curves that do not wobble."""
 
 import math
-from collections.abc import Sequence
 
 import pytest
 
-from grpo_tui.app.charts.axis import Axis
-from grpo_tui.app.charts.series import Series, axis_end, cut
 from grpo_tui.app.text.numbers import change, seconds, share, signed
 from grpo_tui.app.tui.looks.colours import PALETTES, contrast, rgb, style_named
-from grpo_tui.app.tui.widgets.charts.plot import Curve, plot
 
 # Machado, Oliveira and Fernandes 2009, severity 1: protanopia, deuteranopia, tritanopia
 SIMULATIONS = {
@@ -64,24 +60,6 @@ def test_a_change_is_shown_to_the_digits_of_its_value() -> None:
     assert change(0.66, -0.003) == "="
     assert change(0.017, 0.002) == "▲.002"
     assert change(0.5, math.nan) == ""
-
-
-def cells_of(steps: Sequence[int], values: Sequence[float], end: float) -> set[tuple[int, int]]:
-    """The cells of a curve's dots, in a plot of 40 by 6."""
-    series = Series.of("reward", steps, values)
-    curve = Curve(cut(series, steps, end, 80), "text")
-    rows = plot([curve], Axis(-1.2, 1.2), 40, 6)
-    return {(x, y) for y, row in enumerate(rows) for x, cell in enumerate(row) if cell[0] != " "}
-
-
-def test_a_curve_keeps_its_place_while_the_run_goes_on() -> None:
-    steps = range(1, 200)
-    values = [math.sin(step / 9) for step in steps]
-    before, after = (
-        cells_of(steps[:last], values[:last], axis_end(last, 10_000)) for last in (170, 190)
-    )
-    assert axis_end(170, 10_000) == axis_end(190, 10_000)
-    assert before < after
 
 
 @pytest.mark.parametrize("name", list(PALETTES))

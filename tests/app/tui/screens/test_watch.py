@@ -1,7 +1,7 @@
 """Watch on the scripted run: its contents at every size and in every theme."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -38,7 +38,9 @@ from grpo_tui.app.tui.screens.watch.state import (
     no_push_reason,
     spent_in,
 )
+from grpo_tui.app.tui.widgets.panel import plain_text
 from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.values import BoardGroup, BoardRollout, BoardView
 from tests.app import frames
 from tests.app.rest import until
 from tests.app.script import FIRST_WALL_TIME, Script, ScriptFeed, scored, started
@@ -433,3 +435,31 @@ async def test_an_answer_of_an_earlier_step_opens_on_rollouts_which_leads_back(
         await at("rollouts")
         await on.press("escape")
         await at("watch")
+
+
+@pytest.mark.parametrize(("width", "height"), [(60, 22), (120, 30), (200, 40)])
+async def test_answers_keep_their_place_while_they_are_sampled(
+    tmp_path: Path, width: int, height: int
+) -> None:
+    """Their rows move while the first one wraps, and never again."""
+    words = "seventeen and twenty-five are both numbers, so first add the tens, then the ones, "
+
+    def state(lengths: Sequence[int]) -> WatchState:
+        rollouts = tuple(
+            BoardRollout(index=index, text=(words * 3)[:length])
+            for index, length in enumerate(lengths)
+        )
+        group = BoardGroup(index=0, prompt_text="17 + 25 = ?", rollouts=rollouts)
+        board = BoardView(phase="generate", step=25, groups=(group,))
+        return WatchState(snapshot=Snapshot(groups=(group,), board=board, status="running"))
+
+    async with walk(workbench([started(60)], tmp_path), (width, height)) as on:
+        panel = on.screen.query_one(CompletionsPanel)
+        places = set()
+        for lengths in ((240, 1, 1, 1), (240, 60, 3, 9), (240, 200, 120, 20), (0, 8, 240, 240)):
+            panel.set_reactive(CompletionsPanel.view, state(lengths))
+            lines = plain_text(panel.paint(width, height)).splitlines()
+            row = re.compile(r"^[▌ ] ?([abcd]) ")
+            places.add(tuple(at for at, line in enumerate(lines) if row.match(line)))
+        assert len(places) == 1
+        assert len(places.pop()) == 4
