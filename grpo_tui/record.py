@@ -380,6 +380,14 @@ def resume(run: str, *, after: int, files: RunFiles, store: str | Path | None = 
     return Run(recorder, tree, _limits(tree, config), after)
 
 
+def set_files(run: str, files: RunFiles, store: str | Path | None = None) -> None:
+    """Say anew what files an import read the run from, and what they have."""
+    with ExperimentStore(store_path(store)) as opened:
+        row = opened.run_row(opened.key_of(run))
+        trainer = {**row.config["trainer"], "files": asdict(files)}
+        opened.change(row.id, config={**row.config, "trainer": trainer})
+
+
 def _tree(settings: Mapping[str, Any]) -> tuple[dict[str, Any], RunConfig]:
     """The settings as they are stored: those of this program by its names, others as `theirs`."""
     tree: dict[str, Any] = {}

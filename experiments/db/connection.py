@@ -4,6 +4,7 @@ import sqlite3
 import stat
 import time
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -16,6 +17,12 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 APPLICATION_ID = 0x47525054
+LONGEST_VALUE = 1 << 26  # bytes of a value in another program's file
+# Pages that name each other again and again have more rows than fit in the file: reading all of
+# it takes fewer of SQLite's instructions than ten for each byte.
+WORK_UNIT = 100_000  # instructions
+WORK_SHARE = WORK_UNIT // 10
+FREE_WORK = 100
 
 
 def open_writer(path: Path, *, create: bool = False) -> sqlite3.Connection:
@@ -39,16 +46,31 @@ def open_reader(path: Path) -> sqlite3.Connection:
     """Open read-only; works on a read-only medium too."""
     if not _is_file(path):
         raise NoStoreError(f"there is no store at {path}; the first run will create it")
+    return _open_to_read(path, check=True)
+
+
+def open_foreign(path: Path) -> sqlite3.Connection:
+    """Open another program's file read-only, hostile as it may be: values and work are limited."""
+    if not _is_file(path):
+        raise NoStoreError(f"there is no file {path}")
+    conn = _open_to_read(path, check=False)
+    conn.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE)
+    done, most = count(), FREE_WORK + path.stat().st_size // WORK_SHARE
+    conn.set_progress_handler(lambda: next(done) > most, WORK_UNIT)
+    return conn
+
+
+def _open_to_read(path: Path, *, check: bool) -> sqlite3.Connection:
     pragmas = ("query_only = ON", "cache_size = -64000")
     try:
-        return _open(path, "mode=ro", *pragmas)
+        return _open(path, "mode=ro", *pragmas, check=check)
     except StoreUnusableError as error:
         if not isinstance(error.__cause__, sqlite3.OperationalError):
             raise
-    return _open(path, "mode=ro&immutable=1", *pragmas)
+    return _open(path, "mode=ro&immutable=1", *pragmas, check=check)
 
 
-def _open(path: Path, options: str, *pragmas: str) -> sqlite3.Connection:
+def _open(path: Path, options: str, *pragmas: str, check: bool = True) -> sqlite3.Connection:
     uri = f"file:{quote(str(path))}?{options}"
     with ExitStack() as failure:
         try:
@@ -56,7 +78,8 @@ def _open(path: Path, options: str, *pragmas: str) -> sqlite3.Connection:
                 uri, uri=True, timeout=5.0, isolation_level=None, check_same_thread=False
             )
             failure.callback(conn.close)
-            _check(conn, path)
+            if check:
+                _check(conn, path)
             for pragma in ("trusted_schema = OFF", *pragmas):
                 conn.execute(f"PRAGMA {pragma}")
         except (sqlite3.Error, UnicodeDecodeError) as error:  # an error message can be damaged

@@ -139,7 +139,7 @@ def turn_rows(reader: "StoreReader", run: RunSummary) -> Iterator[Row]:
                     "kind": span.kind,
                     "name": span.name,
                     "text": text,
-                    "tokens": rollout.tokens and span.length,
+                    "tokens": rollout.tokens and (span.length or None),
                     "reward": span.reward,
                     "ms": span.ms,
                     "error": span.error,

@@ -105,6 +105,8 @@ def _write_metrics(
     count = 0
     for row in metric_rows(reader, run):
         values, step = finite_metrics(row), row["step"]
+        if (tokens := values.pop("tokens", None)) is not None:
+            values.setdefault("num_tokens", tokens)  # as TRL calls them
         times[step] = _time(row["at"]) if row["at"] else began
         named = {f"__{key}" if key in RESERVED else key: value for key, value in values.items()}
         _insert(conn, "metrics", run, step=step, timestamp=times[step], metrics=_json(named))

@@ -73,6 +73,18 @@ def translate(settings: Mapping[str, Any]) -> tuple[Tree, list[str]]:
     return tree, notes
 
 
+def of_trainer(settings: Mapping[str, Any]) -> tuple[Tree, list[str]]:
+    """As `translate`, for the run of a trainer: without what names objects of its process."""
+    try:
+        tree, notes = translate(settings)
+    except ConfigError as error:
+        return {}, [f"TRL's settings are not translated: {error}"]
+    for section, name in (("rewards", "functions"), ("task", "name"), ("task", "max_turns")):
+        tree.get(section, {}).pop(name, None)
+    about_arguments = ("reward functions are", "reward_weights", "the data set is")
+    return tree, [note for note in notes if not note.startswith(about_arguments)]
+
+
 def read(path: Path) -> Tree:
     """Read the file into names and values."""
     text = read_text(path)

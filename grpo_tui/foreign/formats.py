@@ -1,17 +1,17 @@
 """The formats that are known, and which one a folder or file has."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from grpo_tui.experiments.errors import ImportRefusedError
 from grpo_tui.foreign.files import Folder
 from grpo_tui.foreign.reader import Format, Reader
+from grpo_tui.foreign.trackio import SQLITE, TRACKIO
 from grpo_tui.foreign.trl import TRL
 from grpo_tui.foreign.verl import VERL
 
-FORMATS: Final[tuple[Format, ...]] = (TRL, VERL)
-
-SQLITE: Final = b"SQLite format 3\0"
+FORMATS: Final[tuple[Format, ...]] = (TRL, VERL, TRACKIO)
 
 
 def is_foreign(path: Path) -> bool:
@@ -20,15 +20,15 @@ def is_foreign(path: Path) -> bool:
         return path.is_dir()
     with path.open("rb") as file:
         is_database = file.read(len(SQLITE)) == SQLITE
-    return not is_database or recognised(path) is not None
+    return not is_database or bool(recognised(path))
 
 
-def recognised(path: Path) -> Reader | None:
-    """Open the run in a folder or file; None if its content is of no known format."""
+def recognised(path: Path) -> Sequence[Reader]:
+    """Open the runs in a folder or file; none if its content is of no known format."""
     if not path.exists():
         raise ImportRefusedError(f"there is no {path}; give the folder or file of a run")
     folder = Folder(path)
-    return next((reader for known in FORMATS if (reader := known.open(folder))), None)
+    return next((readers for known in FORMATS if (readers := known.open(folder))), ())
 
 
 def unknown(path: Path) -> ImportRefusedError:

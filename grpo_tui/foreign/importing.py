@@ -1,20 +1,21 @@
-"""Import a run of another trainer, once or while it grows.
+"""Import runs of another trainer, once or while one grows.
 
 What was read is what the store has: an import goes on after the last step of the run, and reads
 that step again if the store has a part of it.
 """
 
+import functools
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from grpo_engine import events as ev
 from grpo_engine.frozen import frozen
 from grpo_tui import record
-from grpo_tui.experiments.errors import ImportRefusedError, NoStoreError
+from grpo_tui.experiments.errors import ImportRefusedError, NoStoreError, StoreError, check_choice
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.recorded_events import events_of_step
 from grpo_tui.experiments.values import RunFiles
@@ -36,6 +37,7 @@ class Options:
     store: Path
     name: str = ""
     task: str = ""
+    run: str = ""  # the name of one in a file of several
     follow: bool = False
     progress: Progress = lambda _: None
     wait: Callable[[], None] = lambda: time.sleep(POLL_S)
@@ -57,27 +59,60 @@ class Earlier:
     id: str
     name: str
     after: int
+    recorded: tuple[str, ...]  # of what may be
 
 
-def import_run(path: Path, options: Options) -> Imported | None:
-    """Import the run in a folder or file; None if all of it is in the store.
+def import_runs(path: Path, options: Options) -> list[Imported]:
+    """Import the runs in a folder or file; none if all of it is in the store.
 
-    With `follow` it goes on until it is interrupted. Raises ImportRefusedError at the first step
-    that cannot be read; those before it stay.
+    With `follow` it goes on until it is interrupted. Raises ImportRefusedError for the first step
+    of a run that cannot be read; those before it stay, and other runs are imported.
     """
+    imported: list[Imported] = []
+    refused: list[ImportRefusedError] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", record.RecordWarning)
-        return _import(path, options, caught)
+        for reader in _chosen(path, options):
+            try:
+                imported += _import(reader, options, caught)
+            except ImportRefusedError as error:
+                refused.append(error)
+    if refused and imported:
+        raise ImportRefusedError(f"{refused[0]}; other runs were imported") from refused[0]
+    if refused:
+        raise refused[0]
+    return imported
 
 
-def _import(path: Path, options: Options, caught: list[warnings.WarningMessage]) -> Imported | None:
+def _chosen(path: Path, options: Options) -> Sequence[Reader]:
+    """The runs to import, as soon as there are any."""
+    try:
+        readers = _opened(path, options)
+    except KeyboardInterrupt:
+        if options.follow:
+            return ()
+        raise
+    names = [reader.name for reader in readers]
+    if options.run:
+        check_choice("run", options.run, names)
+        readers = [reader for reader in readers if reader.name == options.run]
+    elif len(readers) > 1 and (options.follow or options.name):
+        raise ImportRefusedError(
+            f"{path} has {len(readers)} runs; with --follow or --name choose one by --run: "
+            f"{', '.join(names[:SHOWN])}{', …' * (len(names) > SHOWN)}"
+        )
+    return readers
+
+
+def _import(
+    reader: Reader, options: Options, caught: list[warnings.WarningMessage]
+) -> list[Imported]:
     started: _Import | None = None
     try:
-        reader = _opened(path, options)
         earlier = _earlier(reader, options.store)
         if earlier:
             options.progress(f"{earlier.name} has this run up to step {earlier.after}")
-        for item in _new_steps(reader, earlier.after if earlier else 0, options):
+        for item in _new_steps(reader, earlier.after if earlier else -1, options):
             if item:
                 started = started or _Import(reader, item[1], earlier, options)
                 started.write(*item, [str(warning.message) for warning in caught])
@@ -89,21 +124,21 @@ def _import(path: Path, options: Options, caught: list[warnings.WarningMessage])
             raise
     finally:
         if started:
-            started.run.close("imported")
-    return started.result() if started else None
+            started.close()
+    return [started.result()] if started else []
 
 
-def _opened(path: Path, options: Options) -> Reader:
-    """The run's files, as soon as there are any."""
+def _opened(path: Path, options: Options) -> Sequence[Reader]:
+    """The files of the runs, as soon as there are any."""
     said = False
-    while (reader := recognised(path)) is None:
+    while not (readers := recognised(path)):
         if not options.follow or not path.is_dir():
             raise unknown(path)
         if not said:
             options.progress(f"waiting for the first step in {path}; ctrl+c ends it")
         said = True
         options.wait()
-    return reader
+    return readers
 
 
 def _new_steps(reader: Reader, after: int, options: Options) -> Iterator[tuple[int, Step] | None]:
@@ -142,26 +177,17 @@ class _Import:
     def __init__(
         self, reader: Reader, first: Step, earlier: Earlier | None, options: Options
     ) -> None:
-        recorded = [name for name, is_there in ASPECTS.items() if is_there(first)]
-        files = RunFiles(
-            format=reader.format,
-            path=str(reader.path),
-            recorded=tuple(recorded),
-            missing={k: text for k, text in reader.remedies.items() if k not in recorded},
-        )
+        self._reader, self._recorded = reader, {*(earlier.recorded if earlier else ())}
+        self._files = self._files_now = self._files_after(first)
+        self._store = options.store
         try:
-            if earlier:
-                self.run = record.resume(
-                    earlier.id, after=earlier.after, files=files, store=options.store
+            self.run = (
+                record.resume(
+                    earlier.id, after=earlier.after, files=self._files, store=options.store
                 )
-            else:
-                self.run = record.run(
-                    options.name or _usable(reader.name),
-                    trainer=reader.trainer,
-                    task=options.task,
-                    files=files,
-                    store=options.store,
-                )
+                if earlier
+                else _begun(reader, self._files, options)
+            )
         except record.RecordError as error:
             raise ImportRefusedError(str(error)) from error
         options.progress(
@@ -172,6 +198,7 @@ class _Import:
 
     def write(self, number: int, step: Step, complaints: list[str]) -> None:
         """Record a step and wait until it is in the store."""
+        self._files_now = self._files_after(step)
         for item in step.evaluations:
             self.run.evaluation(number, item.problems, metrics=item.metrics, greedy=item.greedy)
         for text in dict.fromkeys(complaints):
@@ -179,7 +206,10 @@ class _Import:
                 self.run.note(text, severity="warning")
                 self._progress(text)
                 self._warned.add(text)
-        self.run.step(number, step.groups, metrics=step.metrics, updates=step.updates)
+        if number:
+            self.run.step(number, step.groups, metrics=step.metrics, updates=step.updates)
+        else:  # before the first step
+            self.run.groups(number, step.groups)
         if not self.run.stored():
             raise ImportRefusedError(
                 f"step {number} is not in the store {self.run.path}: it is locked or full; "
@@ -187,8 +217,44 @@ class _Import:
             )
         self.steps += 1
 
+    def _files_after(self, step: Step) -> RunFiles:
+        """The files, with what they have in this step and those before it, and what they lack."""
+        self._recorded |= {name for name, is_there in ASPECTS.items() if is_there(step)}
+        remedies = self._reader.remedies.items()
+        return RunFiles(
+            format=self._reader.format,
+            path=str(self._reader.path),
+            recorded=tuple(name for name in ASPECTS if name in self._recorded),
+            missing={name: text for name, text in remedies if name not in self._recorded},
+        )
+
+    def close(self) -> None:
+        """End the run, which then says of all its steps what was recorded."""
+        self.run.close("imported")
+        if self._files_now != self._files:
+            with suppress(StoreError, OSError):  # a full store keeps what was said at the beginning
+                record.set_files(self.run.id, self._files_now, self._store)
+
     def result(self) -> Imported:
         return Imported(id=self.run.id, name=self.run.name, steps=self.steps)
+
+
+def _begun(reader: Reader, files: RunFiles, options: Options) -> record.Run:
+    """Begin a run with its trainer's settings, or without them if they are not valid here."""
+    begin = functools.partial(
+        record.run,
+        options.name or _usable(reader.name),
+        trainer=reader.trainer,
+        task=options.task,
+        files=files,
+        store=options.store,
+    )
+    try:
+        return begin(settings=reader.settings)
+    except record.RecordError as error:
+        run = begin()
+        run.note(f"its settings are left out: {error}", severity="warning")
+        return run
 
 
 def _usable(name: str) -> str:
@@ -205,16 +271,16 @@ def _earlier(reader: Reader, store: Path) -> Earlier | None:
     It is one of the same path, or of a path that is gone, whose newest step has the same answers
     here. Files of the same path that begin after that step are its rest: older ones were removed.
     """
-    steps = list(reader.steps())
+    steps = [*reader.steps()]
     with suppress(NoStoreError), StoreReader(store) as stored:
         for key, files in stored.imports().items():
             same_path = files.path == str(reader.path)
             if files.format != reader.format or not (same_path or not Path(files.path).exists()):
                 continue
             run = stored.runs(archived=True, keys=[key])[0]
-            common = max((number for number in steps if number <= run.step), default=0)
+            common = max((number for number in steps if number <= run.step), default=-1)
             after = run.step if same_path and steps else None
-            if common:
+            if common >= 0:
                 after = _after(reader, common, _texts_of_store(stored, key, common), run.step)
             if after is None:
                 continue
@@ -223,7 +289,7 @@ def _earlier(reader: Reader, store: Path) -> Earlier | None:
                     f"{reader.path} is being imported as {run.name} by another process; end that "
                     "first (ctrl+c)"
                 )
-            return Earlier(id=run.id, name=run.name, after=after)
+            return Earlier(id=run.id, name=run.name, after=after, recorded=files.recorded)
     return None
 
 
@@ -232,7 +298,7 @@ def _after(reader: Reader, common: int, stored: Counter[str], newest: int) -> in
     texts = Counter(answer.text for answer in answers(reader.read(common)))
     if texts == stored:
         return newest
-    return common - 1 if common == newest and stored < texts else None
+    return common - 1 if 0 < common == newest and stored < texts else None
 
 
 def _texts_of_store(stored: StoreReader, run: int, step: int) -> Counter[str]:

@@ -40,6 +40,7 @@ class Reader(Protocol):
     trainer: str
     path: Path
     name: str  # of the run, if the user gives none
+    settings: Mapping[str, Any]  # by the names of this program, or as the trainer has them
     remedies: Mapping[str, str]  # by what may be missing: what would record it
 
     def steps(self) -> Mapping[int, Any]:
@@ -57,7 +58,7 @@ class Format:
 
     name: str
     files: str  # what they are called, for people
-    open: Callable[[Folder], Reader | None]
+    open: Callable[[Folder], Sequence[Reader]]  # the runs in it, mostly one; none if it is another
 
 
 def answers(step: Step) -> list[ev.Rollout]:

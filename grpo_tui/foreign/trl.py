@@ -31,6 +31,7 @@ LIVE: Final = "TRL writes none; `grpo_tui.trl.watch(trainer)` records them as it
 
 class TrlReader:
     format, trainer = "TRL completions", "TRL"
+    settings: Mapping[str, Any] = {}
     remedies: Mapping[str, str] = {
         "answers": "log_completions=True",
         "rewards": "those of several functions need the weights: save a checkpoint (save_steps), "
@@ -214,12 +215,12 @@ def _without_nan(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: None if value != value else value for name, value in values.items()}
 
 
-def _open(folder: Folder) -> TrlReader | None:
+def _open(folder: Folder) -> Sequence[TrlReader]:
     reader = TrlReader(folder)
     with suppress(ImportRefusedError):
         reader.steps()
     is_grpo = "completions/mean_length" in reader.names
-    return reader if reader.files or is_grpo else None
+    return [reader] if reader.files or is_grpo else ()
 
 
 TRL: Final = Format(

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from grpo_tui import record
 from grpo_tui.foreign.files import Folder, Row, UnfinishedError, first_row, rows
@@ -18,6 +18,7 @@ NO_SETTING: Final = "verl has no setting that writes them to files"
 
 class VerlReader:
     format, trainer = "verl", "verl"
+    settings: Mapping[str, Any] = {}
     remedies: Mapping[str, str] = {
         "rewards by function": "let the reward function return a dict with the parts beside score",
         "reference solutions": "give the data set reward_model.ground_truth",
@@ -69,12 +70,12 @@ def _group(items: Sequence[Row]) -> record.Group:
     )
 
 
-def _open(folder: Folder) -> VerlReader | None:
+def _open(folder: Folder) -> Sequence[VerlReader]:
     reader = VerlReader(folder)
     for step in reader.steps():
         if {"input", "output", "score", "step"} <= first_row(reader._files[step]).keys():
-            return reader
-    return None
+            return [reader]
+    return ()
 
 
 VERL: Final = Format(

@@ -17,9 +17,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpo_engine.config.trl_config import translate
+from grpo_engine.config.trl_config import of_trainer
 from grpo_engine.config.trl_names import TRANSLATED
-from grpo_engine.errors import ConfigError
 from grpo_engine.policy.embedded import EMBEDDED
 from grpo_engine.rewards.right import Right
 from grpo_tui import record
@@ -79,7 +78,7 @@ def _begin(
     folder = str(getattr(trainer.model.config, "_name_or_path", ""))
     model = next((name for name, path in EMBEDDED.items() if str(path) == folder), folder)
     known = {key: value for key, value in values.items() if key in TRANSLATED}
-    settings, notes = translated(known | {"model_name_or_path": model} | _adapter(trainer))
+    settings, notes = of_trainer(known | {"model_name_or_path": model} | _adapter(trainer))
     count = settings.pop("steps", None)
     options: dict[str, Any] = {"model": model, "task": task, "seed": args.seed, "steps": count}
     version = importlib.metadata.version("trl")
@@ -113,18 +112,6 @@ def _adapter(trainer: Any) -> dict[str, Any]:
                 "lora_alpha": adapter.lora_alpha,
             }
     return {"use_peft": False}
-
-
-def translated(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Settings of this program for values of GRPOConfig, and notes on what has no equivalent."""
-    try:
-        settings, notes = translate(values)
-    except ConfigError as error:
-        return {}, [f"TRL's settings are not translated: {error}"]
-    for section, name in (("rewards", "functions"), ("task", "name"), ("task", "max_turns")):
-        settings.get(section, {}).pop(name, None)  # objects of TRL's process, which nothing loads
-    about_arguments = ("reward functions are", "reward_weights", "the data set is")
-    return settings, [note for note in notes if not note.startswith(about_arguments)]
 
 
 def facts_of(trainer: Any) -> steps.Trainer:

@@ -150,8 +150,8 @@ def test_metrics_and_settings_are_there_and_what_is_not_finite_is_absent(
     ]
     assert [step for step, _ in rows] == [0, 1, 2]
     # `time` is a column of trackio, which renames such a metric.
-    assert rows[1][1] == {"kl": 0.01, "__time": 3.5, "tokens": 100.0}
-    assert rows[2][1] == {"reward": 0.75, "kl": 0.02, "tokens": 200.0}
+    assert rows[1][1] == {"kl": 0.01, "__time": 3.5, "num_tokens": 100.0}
+    assert rows[2][1] == {"reward": 0.75, "kl": 0.02, "num_tokens": 200.0}
     assert values == sum(len(metrics) for _, metrics in rows)
     ((uid, name, text),) = written(tmp_path / "out", "configs", "run_id", "run_name", "config")
     assert (uid, name) == (run.uid, f"one-{run.id}")
@@ -171,7 +171,7 @@ def test_a_second_export_replaces_the_first_and_leaves_other_runs(
     counts = [export_trackio(reader, reader.runs(), out) for _ in range(2)]
     assert counts[0] == counts[1]
     assert len(written(out, "traces", "id")) == before + counts[0][1] == before + 16
-    assert len(written(out, "configs", "id")) == 2 + 2
+    assert len(written(out, "configs", "id")) == 3 + 2
     assert sum(len(json.loads(row[0])) for row in written(out, "metrics", "metrics")) > counts[0][0]
 
 

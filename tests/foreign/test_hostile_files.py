@@ -9,7 +9,7 @@ import pytest
 
 from grpo_tui.experiments.errors import ImportRefusedError
 from grpo_tui.foreign import files
-from grpo_tui.foreign.importing import Options, import_run
+from grpo_tui.foreign.importing import Options, import_runs
 from tests.foreign.made import detail, names, texts, verl_step
 
 Make = Callable[[Path], object]
@@ -65,7 +65,7 @@ def test_what_cannot_be_read_is_named_with_its_place_and_remedy(
     verl_step(folder, 1)
     make(folder)
     with pytest.raises(ImportRefusedError, match=sentence):
-        import_run(folder, Options(store=store))
+        import_runs(folder, Options(store=store))
     if store.exists():
         assert texts(store) == [f"{letter} of step 1" for letter in "abcd"]
 
@@ -97,13 +97,13 @@ def test_what_can_be_left_out_keeps_nothing_else_out(
     folder, store = tmp_path / "run", tmp_path / "s.db"
     verl_step(folder, 1)
     make(folder)
-    import_run(folder, Options(store=store))
+    import_runs(folder, Options(store=store))
     assert len(texts(store)) == count
 
 
 def test_a_folders_name_is_made_the_name_of_a_run(tmp_path: Path) -> None:
     folder = tmp_path / ("@\x1b[31m" + "long" * 50)
     verl_step(folder, 1)
-    import_run(folder, Options(store=tmp_path / "s.db"))
+    import_runs(folder, Options(store=tmp_path / "s.db"))
     assert names(tmp_path / "s.db") == [("[31m" + "long" * 50)[:80]]
     assert detail(tmp_path / "s.db", "[31m").files is not None

@@ -11,7 +11,7 @@ from grpo_tui import record
 from grpo_tui.app.text.run_text import files_text
 from grpo_tui.experiments.errors import ImportRefusedError
 from grpo_tui.experiments.record.writer import RunWriter
-from grpo_tui.foreign.importing import Imported, Options, import_run
+from grpo_tui.foreign.importing import Imported, Options, import_runs
 from tests.foreign.made import detail, events, names, texts, verl_step
 
 Import = Callable[..., Imported | None]
@@ -30,7 +30,8 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def take(store: Path, folder: Path) -> Import:
     def take(path: Path = folder, **options: object) -> Imported | None:
-        return import_run(path, Options(store=store, **options))  # type: ignore[arg-type]
+        imported = import_runs(path, Options(store=store, **options))  # type: ignore[arg-type]
+        return imported[0] if imported else None
 
     return take
 

@@ -13,7 +13,7 @@ from pyarrow import parquet
 from grpo_engine import events as ev
 from grpo_tui.experiments.errors import ImportRefusedError
 from grpo_tui.foreign import trl
-from grpo_tui.foreign.importing import Options, import_run
+from grpo_tui.foreign.importing import Options, import_runs
 from tests.foreign.made import HERE, detail, events, groups, texts
 
 FOUR = [1.0, 0.0, 0.0, 1.0]
@@ -42,7 +42,7 @@ def rewards(store: Path) -> list[tuple[float | None, list[tuple[str, float | Non
 
 
 def test_a_run_of_trl_is_read_with_its_metrics(store: Path) -> None:
-    import_run(HERE / "trl", Options(store=store))
+    import_runs(HERE / "trl", Options(store=store))
     assert [len(group.rollouts) for _, group in groups(store)] == [4] * 8
     (first, *_), (last, *_) = (list(groups(store))[place][1].rollouts for place in (0, 7))
     assert first.text == "48</think><answer>44</answer>"
@@ -63,7 +63,7 @@ def test_without_the_log_the_functions_are_those_whose_sum_explains_the_advantag
     store: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(HERE / "trl" / "completions", tmp_path / "out" / "completions")
-    import_run(tmp_path / "out" / "completions", Options(store=store))
+    import_runs(tmp_path / "out" / "completions", Options(store=store))
     (total, scores), *_ = rewards(store)
     assert total == pytest.approx(4 / 29 + 1 / 29 + 1.7)
     assert [weight for *_, weight in scores] == [1.0, 1.0, 1.0, 0.0]
@@ -78,7 +78,7 @@ def test_a_total_that_is_not_certain_is_absent(store: Path, tmp_path: Path) -> N
     form = [0.0, 1.0, 0.0, 0.0]
     pushes = [right + 3 * other - 5 / 4 for right, other in zip(FOUR, form, strict=True)]
     written(tmp_path / "out", right=FOUR, form=form, advantage=pushes)
-    import_run(tmp_path / "out", Options(store=store))
+    import_runs(tmp_path / "out", Options(store=store))
     for total, scores in rewards(store):
         assert total is None
         assert [name for name, *_ in scores] == ["right", "form"]
@@ -91,7 +91,7 @@ def test_a_total_that_is_not_certain_is_absent(store: Path, tmp_path: Path) -> N
 def test_a_function_that_does_not_apply_gives_no_score(store: Path, tmp_path: Path) -> None:
     """The total is 1, 0, nothing and 1: TRL counts nothing as 0."""
     written(tmp_path / "out", right=[1.0, 0.0, math.nan, 1.0], advantage=[0.5, -0.5, -0.5, 0.5])
-    import_run(tmp_path / "out", Options(store=store))
+    import_runs(tmp_path / "out", Options(store=store))
     assert [scores[0][1] for _, scores in rewards(store)] == [1.0, 0.0, None, 1.0]
 
 
@@ -100,7 +100,7 @@ def test_a_file_that_is_being_written_waits(store: Path, tmp_path: Path) -> None
     path = written(tmp_path / "out", 2, right=FOUR, advantage=FOUR)
     path.write_bytes(path.read_bytes()[:-3])
     messages: list[str] = []
-    import_run(tmp_path / "out", Options(store=store, progress=messages.append))
+    import_runs(tmp_path / "out", Options(store=store, progress=messages.append))
     assert len(texts(store)) == 4
     assert any("does not end like a Parquet file" in text for text in messages)
 
@@ -113,21 +113,21 @@ def test_files_that_do_not_end_well_are_named(
     whole = path.read_bytes()
     path.write_bytes(whole[:60] + b"\xff" * 40 + whole[100:])
     with pytest.raises(ImportRefusedError, match=r"00001\.parquet is not a readable Parquet"):
-        import_run(tmp_path / "out", options)
+        import_runs(tmp_path / "out", options)
     # A million equal texts take a few hundred bytes on disk.
     table = pa.table({"completion": pa.array(["x" * 99] * 200_000)})
     parquet.write_table(table, path)
     assert path.stat().st_size < 5_000
     with pytest.raises(ImportRefusedError, match=r"200,000 rows; a step has at most"):
-        import_run(tmp_path / "out", options)
+        import_runs(tmp_path / "out", options)
     parquet.write_table(table.slice(0, 1_000), path)
     monkeypatch.setattr(trl, "LARGEST_FILE", 50_000)
     with pytest.raises(ImportRefusedError, match="unpacks to too much; correct it or take it"):
-        import_run(tmp_path / "out", options)
+        import_runs(tmp_path / "out", options)
     path.write_bytes(whole)
     (tmp_path / "out" / "trainer_state.json").write_text('{"log_history": [{"step": "x"}]}')
     with pytest.raises(ImportRefusedError, match=r"trainer_state\.json cannot be read: .*delete"):
-        import_run(tmp_path / "out", options)
+        import_runs(tmp_path / "out", options)
 
 
 def test_without_pyarrow_a_sentence_says_what_to_install(
@@ -135,4 +135,4 @@ def test_without_pyarrow_a_sentence_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ImportRefusedError, match=r"pip install 'grpo-tui\[parquet\]'"):
-        import_run(HERE / "trl", Options(store=store))
+        import_runs(HERE / "trl", Options(store=store))

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from grpo_engine import events as ev
+from grpo_engine.config.trl_config import of_trainer
 from grpo_engine.policy.embedded import EMBEDDED
 from grpo_engine.rewards.right import Right
 from grpo_tui import record
@@ -23,7 +24,7 @@ from grpo_tui.app.inspector.stored import load_group, load_step
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.recorded_events import events_after
 from grpo_tui.trl import hooks, steps
-from grpo_tui.trl.hooks import _finished, translated
+from grpo_tui.trl.hooks import _finished
 from tests.record.payloads import unpacked
 
 CONTENT = json.loads(lzma.decompress((Path(__file__).parent / "trl.json.xz").read_bytes()))
@@ -33,7 +34,7 @@ STEPS, TRAINER = unpacked(CONTENT)
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("trl") / "s.db"
-    settings, _ = translated(CONTENT["settings"])
+    settings, _ = of_trainer(CONTENT["settings"])
     with record.run("watched", trainer="TRL", settings=settings, store=path) as run:
         for step, batches in STEPS:
             _finished(run, step, batches, TRAINER)

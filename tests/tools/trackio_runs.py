@@ -4,7 +4,7 @@
     ENV/bin/python -m tests.tools.trackio_runs tests/foreign/trackio.sql
 
 `trl` is logged as by transformers' callback and TRL's asynchronous GRPO (TRL f2cd57710), `verl` as
-by verl's tracker of validation answers (verl 1dda039b9).
+by verl's tracker of validation answers (verl 1dda039b9); `loop` is neither.
 """
 
 import os
@@ -23,7 +23,7 @@ import trackio  # noqa: E402 - reads its folder when it is imported
 PROJECT = "sums"
 
 
-def message(role: str, content: str, **more: Any) -> dict[str, Any]:
+def message(role: str, content: Any, **more: Any) -> dict[str, Any]:
     return {"role": role, "content": content, **more}
 
 
@@ -40,6 +40,8 @@ def trl() -> None:
         "learning_rate": 1e-6,
         "num_generations": 2,
         "beta": 0.0,
+        "loss_type": "dapo",
+        "scale_rewards": "group",
         "seed": 7,
         "_name_or_path": "org/model",
     }
@@ -80,7 +82,10 @@ def trl() -> None:
 
 def verl() -> None:
     trackio.init(
-        project=PROJECT, name="verl", config={"trainer": {"total_epochs": 1}}, auto_log_cpu=False
+        project=PROJECT,
+        name="verl",
+        config={"actor_rollout_ref": {"model": {"path": "org/model"}}},
+        auto_log_cpu=False,
     )
     answers = [
         trackio.Trace(
@@ -90,7 +95,20 @@ def verl() -> None:
         for index, (text, score) in enumerate([("2", 1.0), ("3", 0.0)])
     ]
     trackio.log({"val/generations": answers}, step=10)
+    call = trackio.Trace(messages=[message("system", "verl rollout trace operation: run")])
+    trackio.log({"rollout_trace/run": call}, step=10)
     trackio.log({"critic/score/mean": 0.5, "actor/kl_loss": 0.01}, step=10)
+    trackio.finish()
+
+
+def loop() -> None:
+    """A loop of one's own, whose steps trackio counts from 0, with a view and more in metadata."""
+    trackio.init(project=PROJECT, name="loop", auto_log_cpu=False)
+    for loss in (0.5, 0.25):
+        parts = [{"type": "text", "text": "1 + 2 = "}, {"type": "image_url"}]
+        chat = [message("user", parts), message("assistant", "3", reasoning_content="easy")]
+        metadata = {"reward": loss, "target": 3, "finish": "length", "session": "a"}
+        trackio.log({"loss": loss, "chat": trackio.Trace(messages=chat, metadata=metadata)})
     trackio.finish()
 
 
@@ -105,4 +123,5 @@ def dumped(path: Path) -> str:
 if __name__ == "__main__":
     trl()
     verl()
+    loop()
     Path(sys.argv[1]).write_text(dumped(FOLDER / f"{PROJECT}.db"), encoding="utf-8")

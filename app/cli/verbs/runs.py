@@ -318,6 +318,7 @@ def import_(
     ] = False,
     name: Annotated[str, typer.Option(help="Name of another trainer's run.")] = "",
     task: Annotated[str, typer.Option(help="Task of another trainer's run.")] = "",
+    run: Annotated[str, typer.Option(help="The one run to import of a file of several.")] = "",
     as_json: Json = False,
 ) -> None:
     """Import the runs of other stores and of other trainers.
@@ -329,8 +330,10 @@ def import_(
 
     imported: list[dict[str, str]] = []
     stores = [path for path in paths if not is_foreign(path)]
-    if stores and (follow or name or task):
-        raise typer.BadParameter(f"{stores[0]} is a store: leave --follow, --name and --task out")
+    if stores and (follow or name or task or run):
+        raise typer.BadParameter(
+            f"{stores[0]} is a store: leave --follow, --name, --task and --run out"
+        )
     if len(paths) > 1 and (follow or name):
         raise typer.BadParameter("give one PATH with --follow or --name")
     with writing() as store:
@@ -341,18 +344,17 @@ def import_(
             ]
     for path in paths:
         if path not in stores:
-            imported += _import_run(path, follow=follow, name=name, task=task)
+            imported += _import_foreign(path, follow=follow, name=name, task=task, run=run)
     print_rows(imported, as_json=as_json)
     if not imported:
         print_stderr("nothing was imported: all of it is already in the store")
 
 
-def _import_run(path: Path, **options: Any) -> "Iterator[dict[str, str]]":
-    """Import the run of another trainer."""
+def _import_foreign(path: Path, **options: Any) -> "Iterator[dict[str, str]]":
+    """Import the runs of another trainer."""
     from grpo_tui.experiments.db.paths import store_path
-    from grpo_tui.foreign.importing import Options, import_run
+    from grpo_tui.foreign.importing import Options, import_runs
 
-    run = import_run(path, Options(store=store_path(), progress=print_stderr, **options))
-    if run:
+    for run in import_runs(path, Options(store=store_path(), progress=print_stderr, **options)):
         print_stderr(f"{run.name}: {count_of(run.steps, 'step')} added")
         yield {"id": run.id, "name": run.name}

@@ -463,7 +463,8 @@ def dialogue_rows(completion: RolloutTokens, width: int) -> list[TextRow]:
         turn_messages = list(members)
         turn_spans = [message.span for message in turn_messages if message.span]
         tokens = sum(span.length for span in turn_spans if span.kind == "model")
-        head = [(f"turn {turn + 1} of {count}, {count_of(tokens, 'token')}", "label")]
+        length = f", {count_of(tokens, 'token')}" if any(span.length for span in spans) else ""
+        head = [(f"turn {turn + 1} of {count}{length}", "label")]
         note = justified(head, _turn_result(turn_spans), width)
         rows.append(TextRow(turn_spans[0].start, note=note))
         for message in turn_messages:
@@ -487,7 +488,7 @@ def _message_rows(message: Message, texts: tuple[str, ...], width: int) -> list[
     end = span.start + span.length
     if message.is_reply:
         lines = _reply_lines(message, span, width)
-    elif end <= len(texts):
+    elif span.start < end <= len(texts):
         return token_rows(texts, span.start, end, width)
     return [TextRow(span.start, note=line) for line in lines]
 

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from grpo_tui import record
+from grpo_tui.foreign.messages import answer_of
 from tests.app.compared import workbench
+from tests.app.tui.screens.test_rollouts import opened
 from tests.app.walk import walk
 
 
@@ -45,3 +47,19 @@ async def test_a_clone_and_a_resume_say_why_not(store: Path) -> None:
             on.app.notices.clear()
             await on.press(key)
             await on.until(lambda: "theirs was trained by TRL" in on.told)
+
+
+async def test_turns_whose_tokens_are_unknown_are_shown_as_texts(store: Path) -> None:
+    chat = [
+        {"role": "assistant", "content": "let me add"},
+        {"role": "tool", "name": "add", "content": "7"},
+        {"role": "assistant", "content": "it is seven"},
+    ]
+    text, spans = answer_of(chat)
+    answer = record.rollout(text, reward=1.0, tokens=record.Tokens(spans=spans))
+    with record.run("theirs", trainer="TRL", store=store) as run:
+        run.step(1, [record.group("5 + 2 = ", [answer])])
+    async with walk(workbench(store)) as on:
+        await opened(on, step=1, group=0, rollout=0)
+        await on.see("turn 2 of 2", "let me add", "‹7›", "it is seven")
+        assert "0 tokens" not in on.text
