@@ -170,11 +170,13 @@ def _ending(run: RunSummary, state: Health, others: Sequence[Finding]) -> Iterat
 def _of_alert(reader: "StoreReader", run: RunSummary, alert: AlertView, state: Health) -> Finding:
     is_reason = alert.explanation == state.reason
     implied = OF_HEALTH.get(state.word, "info") if is_reason else "info"
+    # a store of another version may have another word
+    severity = alert.severity if alert.severity in SEVERITIES else "warning"
     examples = _gamed(reader, run, alert.last_step) if alert.rule == "format_hacking" else ()
     return Finding(
         topic=OF_RULE.get(alert.rule, "other"),  # a rule of another version
         rule=alert.rule,
-        severity=max(alert.severity, implied, key=SEVERITIES.index),
+        severity=max(severity, implied, key=SEVERITIES.index),
         counts=alert.is_recent(run.step) and not alert.muted,
         first_step=alert.first_step,
         last_step=alert.last_step,

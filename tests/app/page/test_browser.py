@@ -203,7 +203,7 @@ def test_forty_hostile_texts_in_every_field_do_nothing(tab: Browser, tmp_path: P
     sections: dict[str, Any] = {"task": {"name": "arithmetic", "system_prompt": HOSTILE[1]}}
     path = tmp_path / "s.db"
     record(path, hostile_events(), name=HOSTILE[2][:400], **sections)
-    record(path, hostile_events(), name=HOSTILE[1], seed=1, **sections)
+    record(path, hostile_events(), name="W" * 80 + HOSTILE[1], seed=1, **sections)
     for page in (report(path, "@last"), report(path, *refs_of(path))):
         for width in (1280, 360):
             tab.open(page, width)
