@@ -241,8 +241,9 @@ def _numbers(content: Mapping[str, Any]) -> Iterator[str]:
     for row in content["metrics"]:
         if row["metric"] in LARGE and row["last"] is not None:
             metric = spec(row["metric"])
-            ends = [with_unit(row[end], metric.unit) for end in ("first", "last")]
-            yield f"<li><b>{text(' → '.join(ends))}</b> {text(metric.label)}</li>"
+            ends = (with_unit(row[end], metric.unit) for end in ("first", "last"))
+            way = " → ".join(dict.fromkeys(ends))  # one value was measured once, or stayed
+            yield f"<li><b>{text(way)}</b> {text(metric.label)}</li>"
     yield "</ul>"
 
 

@@ -377,10 +377,10 @@ def run_verdict(run: "RunSummary", tests: "Sequence[PairedTest]") -> str:
         reason = "it has no two evaluations of the same problems (evaluation.every)"
         if is_unmeasured(run):
             reason = "held-out accuracy was not measured (evaluation.accuracy)"
-        sentences.append(
-            f"Whether it learned cannot be tested: {reason}. Reward went from "
-            f"{short(reward.first)} to {short(reward.last)}."
-        )
+        went = f"went from {short(reward.first)} to {short(reward.last)}"
+        if reward.first_step == reward.last_step:
+            went = f"was {short(reward.last)} in the only step that has one"
+        sentences.append(f"Whether it learned cannot be tested: {reason}. Reward {went}.")
     return " ".join(sentences) or "Nothing was measured yet."
 
 

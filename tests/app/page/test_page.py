@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from grpo_engine import events as ev
+from grpo_tui import record as trainer
 from grpo_tui.app.inspector.explain import arithmetic
 from grpo_tui.app.inspector.stored import load_group, load_step
 from grpo_tui.app.page.answers import Choice, spread
@@ -143,6 +144,17 @@ def test_no_text_of_a_run_becomes_markup(tmp_path: Path) -> None:
     detail = unpacked(data_of(html)["groups"][0])
     assert "</script><img" in detail["answers"][0]["texts"][0]  # it is data, and written as text
     assert "\u202e" not in json.dumps(detail, ensure_ascii=False)
+
+
+def test_what_was_measured_once_went_nowhere(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    with trainer.run("once", store=path) as run:
+        run.step(1, metrics={"reward": 0.5})
+        run.evaluation(1, [trainer.problem("1 + 1", samples=4, correct=3)])
+    html = page_of(path)
+    assert "<b>75%</b>" in html
+    assert "Reward was .5 in the only step that has one." in html
+    assert "→" not in html.partition('id="curves"')[0]
 
 
 def test_what_does_not_fit_is_left_out_and_said(store: Path) -> None:
