@@ -133,14 +133,16 @@ def audit(reader: "StoreReader", run: RunSummary) -> Audit:
     )
     metrics, named = reader.metric_keys(run.key), {item.topic for item in findings}
     others = [topic for topic in TOPICS if topic not in named]
-    fine = [t for t in others if any(name.startswith(TOPICS[t][0]) for name in metrics)]
+    fine = {t for t in others if any(name.startswith(TOPICS[t][0]) for name in metrics)}
     judge = Judge.of(reader.settings(run.key), metrics)
     if not judge.function or run.step < 2 * SPAN:  # nobody said what is right, or it is too early
-        fine = [topic for topic in fine if topic != "hacking"]
+        fine.discard("hacking")
+    if len({evaluation.step for evaluation in reader.evaluations(run.key)}) < 2:
+        fine.discard("held-out")
     return Audit(
         health=state,
         findings=tuple(findings),
-        fine=tuple(fine),
+        fine=tuple(topic for topic in others if topic in fine),
         unmeasured=tuple(topic for topic in others if topic not in fine),
     )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from grpo_engine import events as ev
+from grpo_tui import record as trainer
 from grpo_tui.app import exit_codes
 from grpo_tui.app.text.findings import OF_RULE
 from grpo_tui.app.tui.dialogs.help.topics import ALERTS
@@ -121,6 +122,13 @@ def test_a_run_that_only_trains_is_named_with_what_is_fine(cli: Cli, store: Path
     health = "warning  health, step 2: Held-out accuracy went from 8%"
     assert any(line.startswith(health) for line in lines)
     assert any(line.startswith("no data  hacking") for line in lines)  # it is too early to tell
+
+
+def test_held_out_accuracy_that_was_measured_once_is_not_fine(cli: Cli, store: Path) -> None:
+    with trainer.run("once", store=store) as run:
+        run.evaluation(0, [trainer.problem("1 + 1", samples=4, correct=3)])
+        run.step(1, metrics={"kl": 0.1})
+    assert cli("audit", "once").out.splitlines()[-2] == "fine     KL"
 
 
 def test_what_ended_a_run_is_said_beside_what_its_alerts_say(cli: Cli, store: Path) -> None:
