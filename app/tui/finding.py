@@ -25,6 +25,11 @@ from grpo_tui.experiments.values import RunSummary
 
 MAX_RUNS, MAX_HITS = 1000, 50
 PARTS = re.compile(r"[^\w+-]+")
+# Words of a question that do not say what it is about.
+SMALL_WORDS = (  # noqa: SIM905 - one word a line would be a page
+    "a an and are be did do does for have how i in is it my of on or that the this to was what "
+    "where which why with would"
+).split()
 
 
 class NameProvider(Provider):
@@ -63,20 +68,33 @@ class NameProvider(Provider):
 
 
 def best(entries: Iterable[Entry], query: str) -> list[tuple[float, Entry]]:
-    """Return what matches all terms of the query with its score, the best first."""
-    terms = query.casefold().split()
-    scored = ((min(_score(entry, term) for term in terms), entry) for entry in entries if terms)
+    """Return what answers the query or matches all its terms, with its score, the best first."""
+    words = query.casefold().replace("?", " ").split()
+    terms = [word for word in words if word not in SMALL_WORDS] or words
+    scored = ((_answers(entry, words) or _match(entry, terms), entry) for entry in entries if terms)
     matches = [match for match in scored if match[0]]
     return sorted(matches, key=lambda match: -match[0])[:MAX_HITS]
 
 
+def _answers(entry: Entry, words: Sequence[str]) -> float:
+    """2 where these are the first words of a question that the entry is for."""
+    text = " ".join(words)
+    begins = any(question.startswith(text) for question in entry.also.split(", "))
+    return 2.0 * (begins and len(words) > 1)
+
+
+def _match(entry: Entry, terms: Sequence[str]) -> float:
+    return min(_score(entry, term) for term in terms)
+
+
 def _score(entry: Entry, term: str) -> float:
-    """1 for a whole term of the name or the other terms, less for a part, least in the help."""
-    names = f"{entry.name} {entry.also}".casefold()
-    if term not in names:
-        return 0.25 if term in entry.help.casefold() else 0.0
-    parts = PARTS.split(names)
-    return 1.0 if term in parts else 0.75 if any(p.startswith(term) for p in parts) else 0.5
+    """1 for a whole word of the name, less for a part or for other words, least in the help."""
+    for text, weight in ((entry.name, 1.0), (entry.also, 0.9)):
+        if term in text.casefold():
+            parts = PARTS.split(text.casefold())
+            begins = any(part.startswith(term) for part in parts)
+            return weight * (1.0 if term in parts else 0.75 if begins else 0.5)
+    return 0.25 if term in entry.help.casefold() else 0.0
 
 
 def _actions(app: Any, screen: Screen[Any]) -> Iterator[Entry]:

@@ -93,6 +93,35 @@ async def test_the_palette_knows_what_people_call_things(
     assert names <= {entry.name for _, entry in best(every, word)}
 
 
+QUESTIONS = (
+    ("is it learning?", "Watch"),
+    ("is it healthy", "Watch"),
+    ("is the reward hacked", "Watch"),
+    ("how long", "Watch"),
+    ("why is the loss near 0", "Watch"),
+    ("which prompt fails", "Rollouts"),
+    ("best and worst", "Rollouts"),
+    ("why was this token not pushed", "Rollouts"),
+    ("what changed for this prompt", "Rollouts"),
+    ("answers with a text", "Rollouts"),
+    ("what would another clip range have done", "Rollouts"),
+    ("which setting is better", "Compare"),
+    ("how sure is that", "Compare"),
+    ("which run is training", "Runs"),
+    ("what is KL", "Metric: KL to reference (kl)"),
+    ("what is entropy", "Metric: entropy"),
+    ("learning", "Metric: learning rate (learning_rate)"),
+)
+
+
+async def test_questions_lead_to_what_answers_them(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)):
+        every = await everything(app)
+    first = {question: best(every, question)[0][1].name for question, _ in QUESTIONS}
+    assert first == dict(QUESTIONS)
+
+
 async def test_the_palette_begins_with_the_actions_of_the_screen(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)):

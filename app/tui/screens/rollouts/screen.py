@@ -57,6 +57,7 @@ from grpo_tui.app.tui.screens.rollouts.state import (
 )
 from grpo_tui.app.tui.store.reader import reporting
 from grpo_tui.app.tui.widgets.charts.stack import GAP
+from grpo_tui.app.tui.widgets.find_bar import FindBar
 from grpo_tui.app.tui.widgets.list_panel import ListPanel
 from grpo_tui.app.tui.widgets.panel import (
     BarPanel,
@@ -533,8 +534,9 @@ class RolloutsScreen(WorkbenchScreen):
                     distance = by
                 else:
                     highlight, distance = next_highlight(highlights, cursor, by), by
+            self.query_one(FindBar).close()  # the token is in no hit
             view = self.view if self.view.step is step else self.view.with_step(step)
-            view = replace(view, measure=measure, highlights=highlights)
+            view = replace(view, measure=measure, highlights=highlights, search=None)
             self._move(view.at_highlight(highlight))
 
     def _report_no_highlight(self, measure: Measure, *, backward: bool, here: bool) -> None:
@@ -567,7 +569,8 @@ class RolloutsScreen(WorkbenchScreen):
         if order == "run":
             self.opening = self._list_prompts(step.run.key, step.origin)
             return
-        self.view = replace(self.view, prompts=()).ordered_by(order)
+        self.query_one(FindBar).close()
+        self.view = replace(self.view, search=None, prompts=()).ordered_by(order)
         if measure := ORDERS[order][-1]:  # its first in the answer, or in the step
             parts = 3 if measure == "clipped" else 1
             self._go_to_highlight(step, measure, 1, self.view.cursor[:parts])

@@ -40,6 +40,7 @@ from grpo_tui.app.tui.screens.rollouts.state import (
     Search,
     search,
 )
+from grpo_tui.app.tui.widgets.find_bar import FindBar
 from grpo_tui.app.tui.widgets.panel import plain_text
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import RecordedTokens
@@ -494,6 +495,22 @@ async def test_f_visits_every_clipped_token_of_the_run_and_shift_f_goes_back(sto
             await on.press("F")
             back.append(on.view.cursor)
         assert back == expected[::-1]
+
+
+async def test_f_leaves_the_hits_of_a_search_for_the_groups_of_the_step(store: Path) -> None:
+    expected = clipped_in_store(store)
+    async with on_rollouts(store) as on:
+        await searched(on, "a")
+        on.screen.query_one(GroupsPanel).focus()
+        while on.view.group.origin != "train":
+            await on.press("t")
+        assert "search" in on.screen.query_one(GroupsPanel).title
+        await on.press("F")  # the hit is behind the last one
+        assert on.view.cursor in expected
+        assert on.view.search is None
+        assert not on.screen.query_one(FindBar).display
+        assert "search" not in on.screen.query_one(GroupsPanel).title
+        assert on.view.group in on.view.step.groups
 
 
 async def test_f_goes_on_to_steps_recorded_since_the_screen_read_its_step(tmp_path: Path) -> None:
