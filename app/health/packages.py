@@ -8,7 +8,7 @@ from grpo_tui.app.health.checks import Check
 OPTIONAL: Final = (
     ("reasoning-gym", "tasks", "over a hundred generated tasks, offline"),
     ("math-verify", "tasks", "rewards that compare mathematics, not text"),
-    ("pyarrow", "parquet", "data sets and runs of TRL in Parquet files"),
+    ("pyarrow", "parquet", "Parquet files, and packed runs of prime-rl"),
     ("datasets", "hub", "data sets from a hub"),
     ("matplotlib", "plots", "figures for papers"),
     ("wandb", "trackers", "live logs and exports to Weights & Biases"),

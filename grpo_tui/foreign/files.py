@@ -115,16 +115,20 @@ def lines(path: Path) -> Iterator[tuple[int, bytes, bool]]:
 def rows(path: Path) -> Iterator[Row]:
     """The objects of a file of JSON lines; UnfinishedError where its last line is cut."""
     for number, line, complete in lines(path):
-        at = f"{path}:{number}"
-        try:
-            value = parsed(line)
-        except ValueError as error:
-            if complete:
-                raise ImportRefusedError(f"{at} is not JSON: {error}; {AGAIN}") from error
-            raise UnfinishedError(f"{at}: the last line is cut") from error
-        if not isinstance(value, dict):
-            raise ImportRefusedError(f"{at}: must be an object, got {quoted(value)}; {AGAIN}")
-        yield Row(at=at, values=value)
+        yield row_of(line, f"{path}:{number}", complete)
+
+
+def row_of(line: bytes, at: str, complete: bool = True) -> Row:
+    """The object in a line; UnfinishedError if it is not complete."""
+    try:
+        value = parsed(line)
+    except ValueError as error:
+        if complete:
+            raise ImportRefusedError(f"{at} is not JSON: {error}; {AGAIN}") from error
+        raise UnfinishedError(f"{at}: the last line is cut") from error
+    if not isinstance(value, dict):
+        raise ImportRefusedError(f"{at}: must be an object, got {quoted(value)}; {AGAIN}")
+    return Row(at=at, values=value)
 
 
 def first_row(path: Path) -> Mapping[str, Any]:

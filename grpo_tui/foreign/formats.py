@@ -6,12 +6,13 @@ from typing import Final
 
 from grpo_tui.experiments.errors import ImportRefusedError
 from grpo_tui.foreign.files import Folder
+from grpo_tui.foreign.prime_rl import PRIME_RL
 from grpo_tui.foreign.reader import Format, Reader
 from grpo_tui.foreign.trackio import SQLITE, TRACKIO
 from grpo_tui.foreign.trl import TRL
 from grpo_tui.foreign.verl import VERL
 
-FORMATS: Final[tuple[Format, ...]] = (TRL, VERL, TRACKIO)
+FORMATS: Final[tuple[Format, ...]] = (TRL, VERL, PRIME_RL, TRACKIO)
 
 
 def is_foreign(path: Path) -> bool:
