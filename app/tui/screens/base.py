@@ -22,11 +22,11 @@ from textual.screen import Screen
 from textual.widgets import Input, TextArea
 from textual.worker import Worker
 
-from grpo_engine.run_health import Health
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.tui.dialogs.ask import ask_text
 from grpo_tui.app.tui.dialogs.choices import Choice
 from grpo_tui.app.tui.dialogs.dialog import AppScreen
+from grpo_tui.app.tui.dialogs.help.subject import HelpSubject
 from grpo_tui.app.tui.exporting import Export, written
 from grpo_tui.app.tui.keys import bindings
 from grpo_tui.app.tui.lifecycle import RunApp
@@ -99,18 +99,11 @@ class WorkbenchScreen(AppScreen, Screen[None]):
         """Open the item under the cursor of the focused panel; explain it unless there is more."""
         self.action_explain()
 
-    def named_health(self) -> tuple[str, Health] | None:
-        """The name and the health of the run that the help is about."""
-        snapshot = self.snapshot
-        return None if snapshot.status == "empty" else (snapshot.head.name, snapshot.health)
-
-    def described(self, topic: str) -> Snapshot:  # noqa: ARG002 - for subclasses
-        """The run, up to the step on screen, that help on a topic has the values of."""
-        return self.snapshot
-
-    def compared_values(self, topic: str) -> tuple[tuple[str, str], ...]:  # noqa: ARG002
-        """The names of compared runs, and their values of the metric that is the topic."""
-        return ()
+    def help_subject(self, topic: str) -> HelpSubject:
+        """What help on a topic is about: the run on Watch."""
+        run = self.snapshot
+        health = None if run.status == "empty" else (run.head.name, run.health)
+        return HelpSubject(topic, run, health)
 
     def find(self, text: str) -> None:
         """Search while the user types; an empty text ends the search."""
@@ -299,16 +292,7 @@ class WorkbenchScreen(AppScreen, Screen[None]):
         """Show help on a topic."""
         from grpo_tui.app.tui.dialogs.help.screen import HelpScreen
 
-        self.app.push_screen(
-            HelpScreen(
-                topic,
-                self,
-                self.mode,
-                self.described(topic),
-                self.named_health(),
-                self.compared_values(topic),
-            )
-        )
+        self.app.push_screen(HelpScreen(self.help_subject(topic), self, self.mode))
 
     def action_export(self) -> None:
         """Ask what is to be written, where there is more than one thing."""

@@ -5,9 +5,8 @@ from typing import Any
 from textual.content import Content
 from textual.screen import Screen
 
-from grpo_engine.run_health import Health
-from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.text.safe_text import cell_len, pad, safe, wrap
+from grpo_tui.app.tui.dialogs.help.subject import HelpSubject
 from grpo_tui.app.tui.dialogs.help.topics import (
     PANELS_OF,
     SCREENS,
@@ -42,24 +41,16 @@ class HelpScreen(PageDialog):
     hint = "↑↓ scroll   / find   esc close"
     BINDINGS = bindings("help")
 
-    def __init__(
-        self,
-        topic: str,
-        base: Screen[Any],
-        mode: str,
-        snapshot: Snapshot,
-        health: tuple[str, Health] | None = None,
-        values: tuple[tuple[str, str], ...] = (),
-    ) -> None:
+    def __init__(self, subject: HelpSubject, base: Screen[Any], mode: str) -> None:
         keys = list(key_actions(base))
         screen = [f"screen:{mode}"] if mode in SCREENS else []
         panels = (f"panel:{name}" for name in PANELS_OF.get(mode, ()))
-        topics = dict.fromkeys([topic, *screen, *panels])
-        parts = [topic_part(topic, snapshot) for topic in topics]
-        if health is not None:
-            parts.insert(1, health_part(*health))
-        if values:
-            parts.insert(1, HelpPart("in the compared runs", values))
+        topics = dict.fromkeys([subject.topic, *screen, *panels])
+        parts = [topic_part(topic, subject.run) for topic in topics]
+        if subject.health is not None:
+            parts.insert(1, health_part(*subject.health))
+        if subject.compared:
+            parts.insert(1, HelpPart("in the compared runs", subject.compared))
         for heading, everywhere in (("keys", False), ("keys on every screen", True)):
             rows = tuple(
                 (key.keys, key.help) for key in keys if key.keys and key.everywhere == everywhere

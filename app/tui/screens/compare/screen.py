@@ -15,10 +15,10 @@ from textual.reactive import reactive
 from grpo_engine.metrics import spec
 from grpo_tui.app.charts.series import SMOOTHINGS
 from grpo_tui.app.charts.stored import CurveLoader, CurveRequest
-from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.text.words import count_of
 from grpo_tui.app.tui import messages as msg
+from grpo_tui.app.tui.dialogs.help.subject import HelpSubject
 from grpo_tui.app.tui.dialogs.picker import Picker, PickerItem, PickerResult, metric_items
 from grpo_tui.app.tui.exporting import (
     Export,
@@ -389,17 +389,12 @@ class CompareScreen(WorkbenchScreen):
         """Without runs, offer only the keys that add some."""
         return bool(self.view.refs) or action not in NEED_RUNS
 
-    def described(self, topic: str) -> Snapshot:  # noqa: ARG002
-        """No run: help has the values of all that are compared."""
-        return Snapshot()
-
-    def named_health(self) -> None:
-        """None: the run on Watch may not be compared."""
-
-    def compared_values(self, topic: str) -> tuple[tuple[str, str], ...]:
+    def help_subject(self, topic: str) -> HelpSubject:
+        """The compared runs; the one on Watch may be none of them."""
         view, key = self.view, topic.removeprefix("metric:")
         cells = [(run, view.cell(key, run.id)) for run in view.runs]
-        return tuple((view.name(run), last_text(cell, key)) for run, cell in cells if cell)
+        values = tuple((view.name(run), last_text(cell, key)) for run, cell in cells if cell)
+        return HelpSubject(topic, compared=values)
 
     def find(self, text: str) -> None:
         """Keep the settings and metrics that match the text."""

@@ -9,13 +9,13 @@ from textual.app import ComposeResult
 from textual.reactive import reactive
 
 from grpo_engine.metrics import METRICS, spec
-from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.jobs.launch import start_queue_worker
 from grpo_tui.app.text.safe_text import cell_len, pad, safe
 from grpo_tui.app.text.words import first_of
 from grpo_tui.app.tui.dialogs.ask import InputDialog
 from grpo_tui.app.tui.dialogs.choices import Choice
 from grpo_tui.app.tui.dialogs.dialog import Dialog
+from grpo_tui.app.tui.dialogs.help.subject import HelpSubject
 from grpo_tui.app.tui.dialogs.picker import PickerItem
 from grpo_tui.app.tui.keys import bindings
 from grpo_tui.app.tui.store.reader import reporting
@@ -108,7 +108,7 @@ class QueueScreen(Dialog[None]):
         """Explain the queue and its keys."""
         from grpo_tui.app.tui.dialogs.help.screen import HelpScreen
 
-        self.app.push_screen(HelpScreen("screen:queue", self, "queue", Snapshot()))
+        self.app.push_screen(HelpScreen(HelpSubject("screen:queue"), self, "queue"))
 
     def action_start_worker(self) -> None:
         """Start a process that works through the queue."""

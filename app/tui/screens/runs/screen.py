@@ -14,13 +14,13 @@ from textual.containers import Horizontal
 from textual.message import Message
 from textual.reactive import reactive
 
-from grpo_engine.run_health import Health
 from grpo_tui.app.feed.feed import Session
 from grpo_tui.app.feed.outcomes import outcomes_with_curves
 from grpo_tui.app.feed.snapshot import Request
 from grpo_tui.app.feed.stored import request
 from grpo_tui.app.text.words import count_of
 from grpo_tui.app.tui import messages as msg
+from grpo_tui.app.tui.dialogs.help.subject import HelpSubject
 from grpo_tui.app.tui.dialogs.picker import Picker, PickerResult
 from grpo_tui.app.tui.exporting import Export, page_export, table_export
 from grpo_tui.app.tui.keys import bindings
@@ -355,11 +355,12 @@ class RunsScreen(ControlScreen):
             if not self.refused() and await trusting(self, "", settings) is not None:
                 self.post_message(msg.ResumeRequested(run))
 
-    def named_health(self) -> tuple[str, Health] | None:
-        """Of the run under the cursor."""
+    def help_subject(self, topic: str) -> HelpSubject:
+        """The run on Watch, with the health of the one under the cursor."""
         run = self.view.selected
         outcome = self.view.outcomes.get(run.key) if run is not None else None
-        return (run.title, outcome.health) if run is not None and outcome is not None else None
+        health = (run.title, outcome.health) if run is not None and outcome is not None else None
+        return replace(super().help_subject(topic), health=health)
 
     def action_compare(self) -> None:
         """Compare the marked runs side by side."""

@@ -14,6 +14,7 @@ from grpo_tui.app.feed.replay import ReplayFeed
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.feed.stored import snapshot_of
 from grpo_tui.app.text.safe_text import safe
+from grpo_tui.app.tui.dialogs.help.subject import HelpSubject
 from grpo_tui.app.tui.dialogs.picker import Picker, metric_items
 from grpo_tui.app.tui.exporting import Export, chart_exports, file_stem, page_export
 from grpo_tui.app.tui.keys import bindings
@@ -184,17 +185,17 @@ class WatchScreen(ControlScreen):
             about = f"{head.name or head.id}, as one HTML file for browsers"
             yield page_export(self.workbench.store, [head], about)
 
-    def described(self, topic: str) -> Snapshot:
+    def help_subject(self, topic: str) -> HelpSubject:
         """The run without the values after an earlier step that is on screen."""
-        run, past = self.snapshot, self.view.past
+        subject, past = super().help_subject(topic), self.view.past
         if past is None:
-            return run
+            return subject
         series = {
             key: values.until(past.step)
-            for key, values in run.series.items()
+            for key, values in subject.run.series.items()
             if topic.endswith(key.rpartition("/")[2])
         }
-        return replace(run, series=series)
+        return replace(subject, run=replace(subject.run, series=series))
 
     def find(self, text: str) -> None:
         """Keep the charts of the metrics that match, of all that the run records."""

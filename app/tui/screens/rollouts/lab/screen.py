@@ -21,6 +21,7 @@ from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.text.recipe_cards import card_of
 from grpo_tui.app.tui.dialogs.ask import ask_text
 from grpo_tui.app.tui.dialogs.dialog import Dialog
+from grpo_tui.app.tui.dialogs.help.subject import HelpSubject
 from grpo_tui.app.tui.keys import bindings
 from grpo_tui.app.tui.messages import NewRunRequested
 from grpo_tui.app.tui.screens.rollouts.lab import render
@@ -200,4 +201,4 @@ class LabScreen(Dialog[None]):
 
         focused = self.focused
         topic = focused.topic() if isinstance(focused, Panel) else "panel:lab"
-        self.app.push_screen(HelpScreen(topic, self, "lab", self._snapshot))
+        self.app.push_screen(HelpScreen(HelpSubject(topic, self._snapshot), self, "lab"))
