@@ -6,13 +6,14 @@ from typing import Final
 
 from grpo_tui.experiments.errors import ImportRefusedError
 from grpo_tui.foreign.files import Folder
+from grpo_tui.foreign.nemo_rl import NEMO
 from grpo_tui.foreign.prime_rl import PRIME_RL
 from grpo_tui.foreign.reader import Format, Reader
 from grpo_tui.foreign.trackio import SQLITE, TRACKIO
 from grpo_tui.foreign.trl import TRL
 from grpo_tui.foreign.verl import VERL
 
-FORMATS: Final[tuple[Format, ...]] = (TRL, VERL, PRIME_RL, TRACKIO)
+FORMATS: Final[tuple[Format, ...]] = (TRL, VERL, PRIME_RL, TRACKIO, NEMO)
 
 
 def is_foreign(path: Path) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from itertools import groupby
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Final, Protocol
 
 from grpo_engine import events as ev
@@ -86,6 +87,30 @@ ASPECTS: Final[Mapping[str, Callable[[Step], bool]]] = {
 
 def _numbers(step: Step, name: str) -> bool:
     return any(getattr(row, name) for item in step.groups for row in item.numbers)
+
+
+def evaluation_of(
+    groups: Sequence[ev.Group], metrics: Mapping[str, float] | None = None, *, greedy: bool = False
+) -> Evaluation:
+    """The evaluation that these held-out answers are; their mean reward is computed here."""
+    totals = [
+        answer.reward for item in groups for answer in item.rollouts if answer.reward is not None
+    ]
+    mean = {"eval/reward": fmean(totals)} if totals else {}
+    problems = [*map(_problem, groups)]
+    return Evaluation(problems=problems, metrics=mean | {**(metrics or {})}, greedy=greedy)
+
+
+def _problem(group: ev.Group) -> ev.EvaluationSample:
+    scores: dict[str, list[float]] = {}
+    for score in (score for answer in group.rollouts for score in answer.rewards):
+        if score.value is not None:
+            scores.setdefault(score.name, []).append(score.value)
+    return record.problem(
+        group.example_key,
+        samples=len(group.rollouts),
+        rewards={name: fmean(values) for name, values in scores.items()},
+    )
 
 
 def in_groups(rows: Sequence[Any], prompt: Callable[[Any], Any]) -> list[list[Any]]:

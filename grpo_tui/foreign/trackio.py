@@ -7,7 +7,6 @@ GRPO writes, and `grpo-tui export --format trackio`: reward, rewards/NAME, advan
 import json
 import re
 import sqlite3
-import statistics
 import typing
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +25,7 @@ from grpo_tui.experiments.db.connection import open_foreign
 from grpo_tui.experiments.errors import ImportRefusedError, StoreError
 from grpo_tui.foreign.files import AGAIN, Folder, finite, parsed
 from grpo_tui.foreign.messages import Message, answer_of, split
-from grpo_tui.foreign.reader import LARGEST_STEP, Evaluation, Format, Step
+from grpo_tui.foreign.reader import LARGEST_STEP, Evaluation, Format, Step, evaluation_of
 
 COLUMNS: Final[Mapping[str, set[str]]] = {
     "metrics": {"id", "run_name", "step", "metrics"},
@@ -232,27 +231,9 @@ def _evaluations(metrics: Mapping[str, float], groups: Sequence[record.Group]) -
             if item.group.origin == "eval"
             and (item.group.sampling.get("temperature") == 0) == greedy
         ]
-        totals = [
-            answer.reward for item in items for answer in item.rollouts if answer.reward is not None
-        ]
-        if totals:
-            own.setdefault("eval/reward", statistics.fmean(totals))
         if own or items:
-            problems = [*map(_problem, items)]
-            evaluations.append(Evaluation(problems=problems, metrics=own, greedy=greedy))
+            evaluations.append(evaluation_of(items, own, greedy=greedy))
     return evaluations
-
-
-def _problem(group: ev.Group) -> ev.EvaluationSample:
-    scores: dict[str, list[float]] = defaultdict(list)
-    for score in (score for answer in group.rollouts for score in answer.rewards):
-        if score.value is not None:
-            scores[score.name].append(score.value)
-    return record.problem(
-        group.example_key,
-        samples=len(group.rollouts),
-        rewards={name: statistics.fmean(values) for name, values in scores.items()},
-    )
 
 
 def settings_of(config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
