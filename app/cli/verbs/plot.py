@@ -40,6 +40,8 @@ def plot(
     """
     from grpo_tui.app.cli.curves import metric_chart, terminal
 
+    if as_json and out is not None:
+        raise typer.BadParameter(f"--json prints: leave --out {out} away, or write > {out}")
     if with_data and out is None:
         raise typer.BadParameter("--data writes the numbers of a figure: add --out curves.pdf")
     keys = metric or ["reward"]

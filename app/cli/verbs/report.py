@@ -43,7 +43,9 @@ def report(
 
     Example: grpo-tui report @last --out run.html
     """
-    html = out is not None and out.suffix.lower() in (".html", ".htm") and not as_json
+    if as_json and out is not None:
+        raise typer.BadParameter(f"--json prints: leave --out {out} away, or write > {out}")
+    html = out is not None and out.suffix.lower() in (".html", ".htm")
     if (steps or redact or len(runs) > 1) and not html:
         raise typer.BadParameter("several runs, --steps and --redact need a page: --out run.html")
     with reading() as reader:

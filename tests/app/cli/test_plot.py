@@ -250,6 +250,14 @@ def test_a_figure_needs_a_format_and_its_package_and_takes_any_name(
     assert "pip install 'grpo-tui[plots]'" in done.err
 
 
+@pytest.mark.parametrize("verb", ["plot", "report"])
+def test_json_is_printed_and_no_file_is_promised(cli: Cli, verb: str, tmp_path: Path) -> None:
+    done = cli(verb, "@last", "--json", "--out", str(tmp_path / "x.svg"))
+    assert done.code == exit_codes.USAGE
+    assert "--json prints: leave --out" in " ".join(done.err.split())
+    assert not [*tmp_path.iterdir()]
+
+
 def test_a_report_has_the_curve_of_the_reward(cli: Cli) -> None:
     report = cli("report", "plain-otter").out
     assert "## Curves\n\n```text\nreward\n" in report
