@@ -1,11 +1,12 @@
-"""Import the runs of another store."""
+"""Copy runs from another store into one."""
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Row, select
 
 from grpo_tui.experiments.db.tables import ATTEMPT, RUN
 from grpo_tui.experiments.errors import ImportRefusedError
@@ -24,12 +25,17 @@ COPIED = ("created_at", "started_at", "ended_at", "note", "archived", "error")
 
 
 def import_store(
-    store: ExperimentStore, path: Path, progress: Progress = lambda _: None
+    store: ExperimentStore,
+    path: Path,
+    progress: Progress = lambda _: None,
+    bundle: Path | None = None,
 ) -> Imported:
     """Import every new run of another store; checkpoints and logs are not copied.
 
-    The other file may be damaged or hostile: a run is imported completely or not at all.
+    The other file may be damaged or hostile: a run is imported completely or not at all. `bundle`
+    is what it was unpacked from, which is then named.
     """
+    named = bundle or path
     if not path.is_file():
         raise ImportRefusedError(f"there is no file {path}; give the SQLite file of a store")
     if path.resolve() == store.path.resolve():
@@ -42,17 +48,18 @@ def import_store(
                 try:
                     if _is_new(store, run, progress):
                         progress(f"importing {run.name}: {run.step} steps")
-                        imported.append(_copy_run(store, source, run))
+                        row = copy_run(store, source, run, origin=f"import of {named}")
+                        imported.append((row.short, run.name))
                 except Exception as error:  # one damaged run does not keep the others out
                     refused.append(f"{run.name} ({type(error).__name__}: {str(error)[:200]})")
     except Exception as error:
         # The remedy after the semicolon is for the user's store, which this is not.
         raise ImportRefusedError(
-            f"{path} cannot be imported: {str(error).rpartition(';')[0] or error}"
+            f"{named} cannot be imported: {str(error).rpartition(';')[0] or error}"
         ) from error
     if refused:
         raise ImportRefusedError(
-            f"{len(refused)} runs of {path} cannot be imported, {len(imported)} were: "
+            f"{len(refused)} runs of {named} cannot be imported, {len(imported)} were: "
             f"{', '.join(refused[:5])}"
         )
     return imported
@@ -72,18 +79,28 @@ def _is_new(store: ExperimentStore, run: RunSummary, progress: Progress) -> bool
     return True
 
 
-def _copy_run(store: ExperimentStore, source: StoreReader, run: RunSummary) -> tuple[str, str]:
-    """Copy a run completely, or remove it; a note marks it until it is complete."""
-    detail = source.run(run.key)
+def copy_run(
+    store: ExperimentStore,
+    source: StoreReader,
+    run: RunSummary,
+    *,
+    origin: str,
+    private: Callable[[Any], Any] | None = None,
+) -> Row[Any]:
+    """Copy a run completely, or remove it, and return its row; a note marks it until then.
+
+    `private` takes out of each value what is to stay here; with it, the process is left out too.
+    """
+    detail, change = source.run(run.key), private or (lambda value: value)
     _refuse_damaged(source, run)
     row = store.create_run(
-        detail.config,
-        name=run.name,
+        change(detail.config),
+        name=change(run.name),
         uid=run.uid,
         status="imported",
         code_version=run.code_version,
-        tags=run.tags,
-        origin=f"import of {source.path}",
+        tags=change(run.tags),
+        origin=origin,
     )
     store.change(row.id, note=INTERRUPTED)
     try:
@@ -95,19 +112,20 @@ def _copy_run(store: ExperimentStore, source: StoreReader, run: RunSummary) -> t
                 "pid_start": "",
                 "ended_at": attempt.ended_at or attempt.heartbeat,
             }
-            store.execute(ATTEMPT.insert().values(asdict(attempt) | of_run))
+            of_run |= {"host": "", "pid": 0} if private else {}
+            store.execute(ATTEMPT.insert().values(change(asdict(attempt)) | of_run))
         after = 0
         with closing(RunWriter(store, row)) as writer:
             while page := events_after(source, run.key, after):
                 _refuse_damaged(source, run, page)
-                writer.write(page, limit=30.0)
+                writer.write([replace(item, event=change(item.event)) for item in page], limit=30.0)
                 after = page[-1].seq
         status = run.status if run.status in ENDED else "imported"
-        store.change(row.id, status=status, **{name: getattr(run, name) for name in COPIED})
+        store.change(row.id, status=status, **{name: change(getattr(run, name)) for name in COPIED})
     except BaseException:
         purge(store, row.id)
         raise
-    return row.short, run.name
+    return row
 
 
 def _refuse_damaged(

@@ -144,7 +144,7 @@ def show(
 
     with reading() as reader:
         summary = reader.resolve(run)
-        detail = reader.run(summary.key)
+        detail, code = reader.run(summary.key), reader.code(summary.key)
         alerts = reader.alerts(summary.key)
         ended_badly = summary.status in ("lost", "stalled", "unknown", "aborted", "failed")
         mortem = post_mortem(reader, summary.key) if ended_badly else None
@@ -160,6 +160,7 @@ def show(
                 "files": detail.files and dataclasses.asdict(detail.files),
                 "config": detail.config,
                 "versions": detail.versions,
+                "code": code,
                 "folder": detail.folder,
                 "attempts": [dataclasses.asdict(item) for item in detail.attempts],
                 "alerts": [{name: getattr(item, name) for name in ALERT_FIELDS} for item in alerts],
@@ -173,6 +174,7 @@ def show(
         "device": device and device_text(device),
         "begun_from": detail.descent,
         "origin": detail.origin,
+        "code": ", ".join(map(_commit, code.items())),
     }
     print_fields({k: v for k, v in fields.items() if " " not in k and v not in ("", None)})
     for label, text in files_text(detail.files):
@@ -188,6 +190,13 @@ def show(
         _print_alert(alert)
     if mortem is not None:
         _print_end(summary, mortem)
+
+
+def _commit(version: "tuple[str, Mapping[str, Any]]") -> str:
+    """A file, or `.` for the folder, with its commit and whether it differs from that."""
+    name, known = version
+    commit = str(known.get("commit", ""))[:10] or "of no repository"
+    return f"{name} {commit}" + " with changes" * bool(known.get("dirty"))
 
 
 def _print_alert(alert: "AlertView") -> None:
@@ -311,7 +320,7 @@ def delete(
 def import_(
     paths: Annotated[
         list[Path],
-        typer.Argument(help="OTHER.db, or the folder or file of a run of another trainer."),
+        typer.Argument(help="OTHER.db, BUNDLE.zip, or another trainer's run: its folder or file."),
     ],
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on as another trainer's run grows, until ctrl+c.")
@@ -321,15 +330,16 @@ def import_(
     run: Annotated[str, typer.Option(help="The one run to import of a file of several.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Import the runs of other stores and of other trainers.
+    """Import the runs of other stores, of bundles and of other trainers.
 
     Example: grpo-tui runs import colleague.db
     """
+    from grpo_tui.experiments.bundles import import_bundle, is_bundle
     from grpo_tui.experiments.importing import import_store
     from grpo_tui.foreign.formats import is_foreign
 
     imported: list[dict[str, str]] = []
-    stores = [path for path in paths if not is_foreign(path)]
+    stores = [path for path in paths if is_bundle(path) or not is_foreign(path)]
     if stores and (follow or name or task or run):
         raise typer.BadParameter(
             f"{stores[0]} is a store: leave --follow, --name, --task and --run out"
@@ -340,7 +350,9 @@ def import_(
         for path in stores:
             imported += [
                 {"id": run, "name": called}
-                for run, called in import_store(store, path, print_stderr)
+                for run, called in (import_bundle if is_bundle(path) else import_store)(
+                    store, path, print_stderr
+                )
             ]
     for path in paths:
         if path not in stores:

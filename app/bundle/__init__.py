@@ -1,0 +1,1 @@
+"""Runs as one file for someone else."""
