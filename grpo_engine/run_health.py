@@ -28,8 +28,8 @@ NEARLY_ALL = 0.95  # accuracy above which there is hardly any gain to have
 # What an alert means for the run, the worst first. All others leave open whether it learns.
 HACKED = ("format_hacking",)
 BROKEN = (
-    "not_finite", "reward_exception", "reward_crash", "reward_type", "reward_count", "reward_value",
-    "environment_error",
+    "not_finite", "loss_not_finite", "reward_exception", "reward_crash", "reward_type",
+    "reward_count", "reward_value", "environment_error",
 )  # fmt: skip
 UNSTABLE = (
     "kl_exploding", "kl_above_limit", "reward_fell", "gradient_spike", "clip_too_much",

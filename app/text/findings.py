@@ -40,7 +40,7 @@ TOPICS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "KL": ("kl", ("kl_exploding", "kl_above_limit")),
     "entropy": ("entropy", ("entropy_collapse",)),
     "clipping": ("clip_ratio/region_mean", ("clip_too_much", "clip_never")),
-    "update": ("grad_norm", ("not_finite", "gradient_spike")),
+    "update": ("grad_norm", ("not_finite", "loss_not_finite", "gradient_spike")),
     "sampler": (
         "sampling/sampling_logp_difference/mean",
         ("sampler_disagrees", "many_masked"),

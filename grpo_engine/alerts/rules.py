@@ -508,6 +508,19 @@ def clip_never(run: MonitoredRun) -> Alert | None:
     )
 
 
+def loss_not_finite(run: MonitoredRun) -> Alert | None:
+    """Another trainer's loss; this program leaves such an update out, and says so itself."""
+    loss = run.history[-1].get("loss", 0.0)
+    if math.isfinite(loss):
+        return None
+    return Alert(
+        "error",
+        f"The loss was {loss}: unless the trainer left this update out, the weights are broken.",
+        "Go back to a checkpoint from before it; lower the learning rate, and train in bfloat16 or "
+        "float32 rather than float16.",
+    )
+
+
 def gradient_spike(run: MonitoredRun) -> Alert | None:
     now, before = run.last("grad_norm", 1), run.last("grad_norm", 20, skip=1)
     usual, times = _usual(before), run.excused(GRAD_NORM)
@@ -723,7 +736,7 @@ def held_out_fell(run: MonitoredRun) -> Alert | None:
 RULES: Mapping[str, Callable[[MonitoredRun], Alert | None]] = {rule.__name__: rule for rule in (
     no_signal, task_solved, format_hacking, reward_conflict, reward_fell, nothing_learned,
     reward_saturated, kl_above_limit, kl_exploding, entropy_collapse, length_collapse,
-    length_growth, most_truncated, clip_too_much, clip_never, gradient_spike, sampler_disagrees,
-    many_masked, reward_slow, reward_constant, duplicates, memory_near_limit, memory_swapped,
-    step_time_doubled, held_out_flat, held_out_fell,
+    length_growth, most_truncated, clip_too_much, clip_never, loss_not_finite, gradient_spike,
+    sampler_disagrees, many_masked, reward_slow, reward_constant, duplicates, memory_near_limit,
+    memory_swapped, step_time_doubled, held_out_flat, held_out_fell,
 )}  # fmt: skip

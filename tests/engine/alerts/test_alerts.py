@@ -117,6 +117,7 @@ CASES: dict[str, Callable[[int], Numbers]] = {
     "most_truncated": lambda _: {"completions/clipped_ratio": 0.7},
     "clip_too_much": lambda _: {"clip_ratio/region_mean": 0.4},
     "clip_never": lambda _: {"clip_ratio/region_mean": 0.0},
+    "loss_not_finite": lambda _: {"loss": math.nan},
     "gradient_spike": lambda _: {"grad_norm": 4.0},
     "sampler_disagrees": lambda _: {MOST: 0.01},
     "many_masked": lambda _: {"sampling/masked_ratio": 0.4},
