@@ -389,7 +389,10 @@ def set_files(run: str, files: RunFiles, store: str | Path | None = None) -> Non
 
 
 def _tree(settings: Mapping[str, Any]) -> tuple[dict[str, Any], RunConfig]:
-    """The settings as they are stored: those of this program by its names, others as `theirs`."""
+    """The settings as they are stored, and others as `theirs`.
+
+    Those of this program are stored as its own runs have them: without entries of the default.
+    """
     tree: dict[str, Any] = {}
     theirs: dict[str, Any] = {}
     for path, value in settings.items():
@@ -401,6 +404,7 @@ def _tree(settings: Mapping[str, Any]) -> tuple[dict[str, Any], RunConfig]:
         else:
             theirs[str(path)] = value
     config = build(tree, "settings")
+    tree = config.model_dump(mode="json", exclude_unset=True)
     return tree | ({"theirs": ev.encode(theirs)} if theirs else {}), config
 
 

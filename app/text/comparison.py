@@ -418,6 +418,8 @@ def setting_name(comparison: "Comparison", runs: Sequence[str]) -> str:
         for item, leaf in zip(differing, leaves, strict=True)
         if item.path != "seed"
     ]
+    if tuple(differing) == comparison.by_trainer:
+        parts = [value_text(item.values[index]) for item in differing]
     count = f"{len(runs)} seeds"
     return f"{', '.join(parts)} ({count})" if parts else count
 
@@ -438,12 +440,18 @@ def names_of_settings(
 
 
 def _distinguishing(comparison: "Comparison") -> "Sequence[SettingDifference]":
-    """The settings that tell those with several seeds apart, without minor ones if they can."""
+    """The settings that tell those with several seeds apart.
+
+    These are the trainer alone if it can, else those that are not minor, else all.
+    """
     major = [item for item in comparison.differing if not item.minor and item.path != "seed"]
     indices = {run.id: index for index, run in enumerate(comparison.runs)}
     groups = [indices[group[0]] for group in comparison.seeds]
-    names = {tuple(value_text(item.values[index]) for item in major) for index in groups}
-    return major if major and len(names) == len(groups) else comparison.differing
+    for settings in (comparison.by_trainer, major):
+        names = {tuple(value_text(item.values[index]) for item in settings) for index in groups}
+        if settings and len(names) == len(groups):
+            return settings
+    return comparison.differing
 
 
 def run_name(run: "RunSummary", runs: "Sequence[RunSummary]") -> str:

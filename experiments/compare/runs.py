@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from grpo_engine.errors import quoted
 from grpo_engine.metrics import METRICS, count_of, natural_range, spec
 from grpo_tui.experiments.compare.values import (
+    TRAINER,
     Comparison,
     Effect,
     Evaluated,
@@ -34,6 +35,7 @@ Settings = Mapping[str, Any]  # by path
 AMOUNTS = {"step": "step", "tokens": "tokens", "wall": "elapsed"}  # by axis
 MODES = ("greedy", "sampled")
 _SEEDLESS = ("seed", "name")
+_THIS = {TRAINER: "grpo-tui"}  # the trainer of runs that name none
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,8 @@ def compare(
         ]
         for in_force in (False, True)
     )
+    if any(TRAINER in values for values in stored):
+        stored, settings = ([_THIS | values for values in both] for both in (stored, settings))
     differing, by_recipe = _differences(settings, stored)
     keys = keys or _all_keys(reader, runs)
     order = [run.key for run in runs]
@@ -96,7 +100,11 @@ def compare(
         differing=differing,
         by_recipe=by_recipe,
         sources=_sources(runs, functions, runs.index(base or runs[0])),
-        same={path: value for path, value in settings[0].items() if path not in changed},
+        same={
+            path: value
+            for path, value in settings[0].items()
+            if not (path in changed or any(_is_unrecorded(values, path) for values in settings))
+        },
         metrics=tuple(_metric(reader, runs, base, key, steps) for key in keys),
         seeds=tuple(tuple(run.id for run in group) for group in alike if len(group) > 1),
         rankings=_rankings(reader, groups, last, goal, _varied(runs, differing)),
@@ -176,10 +184,19 @@ def only_recorded(path: str) -> bool:
 
 
 def _is_different(settings: Sequence[Settings], path: str) -> bool:
+    """Whether runs have several values; what another trainer did not record is not compared."""
     texts = {
-        json.dumps(values[path], sort_keys=True) if path in values else "" for values in settings
+        json.dumps(values[path], sort_keys=True) if path in values else ""
+        for values in settings
+        if not _is_unrecorded(values, path)
     }
     return len(texts) > 1
+
+
+def _is_unrecorded(settings: Settings, path: str) -> bool:
+    """Whether a run of another trainer may have the setting, and did not record it."""
+    is_foreign = settings.get(TRAINER, _THIS[TRAINER]) != _THIS[TRAINER]
+    return is_foreign and path not in settings and not path.startswith("trainer.")
 
 
 def _all_keys(reader: "StoreReader", runs: Runs) -> list[str]:
@@ -265,16 +282,21 @@ def _rankings(
     varied: Mapping[str, Settings],
 ) -> tuple[Ranking, ...]:
     """Rank the settings whose problems are those of the baseline's setting, the first one."""
-    prints = {run.dataset_fingerprint for run in groups[0]}
-    alike = [group for group in groups if {run.dataset_fingerprint for run in group} == prints]
+    prints = _data(groups[0])
+    alike = [group for group in groups if len(_data(group) | prints) <= max(1, len(prints))]
     rankings = []
     for mode in MODES:
         base, *others = (
             [last[run.key][mode] for run in group if mode in last[run.key]] for group in alike
         )
-        if base and len(prints) == 1:
+        if base and len(prints) <= 1:
             rankings.append(_ranking(reader, mode, [base, *filter(None, others)], goal, varied))
     return tuple(filter(None, rankings))
+
+
+def _data(runs: Runs) -> set[str]:
+    """The data sets of runs; of one that another trainer recorded, the problems alone say it."""
+    return {run.dataset_fingerprint for run in runs} - {""}
 
 
 def _untested(
@@ -282,7 +304,7 @@ def _untested(
 ) -> str:
     """The reason for no test of a setting against the baseline's; empty if there is a test."""
     runs = (*group, *base)
-    prints = sorted({run.dataset_fingerprint or "unknown" for run in runs})
+    prints = sorted(_data(runs))
     tasks = sorted({run.task for run in runs})
     if len(prints) > 1:
         reason = f"their data sets differ ({', '.join(tasks if len(tasks) > 1 else prints)})"

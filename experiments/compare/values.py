@@ -8,6 +8,8 @@ from grpo_engine.frozen import frozen
 from grpo_engine.metrics import Direction
 from grpo_tui.experiments.values import RunSummary
 
+TRAINER = "trainer.name"  # a setting of runs that another trainer recorded
+
 
 @frozen
 class SettingDifference:
@@ -167,3 +169,8 @@ class Comparison:
     seeds: tuple[tuple[str, ...], ...]  # the ids of runs that differ only in the seed
     rankings: tuple[Ranking, ...] = ()
     notes: tuple[str, ...]
+
+    @property
+    def by_trainer(self) -> tuple[SettingDifference, ...]:
+        """The trainers, where these differ."""
+        return tuple(item for item in self.differing if item.path == TRAINER)

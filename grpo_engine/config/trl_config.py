@@ -484,6 +484,7 @@ def _moments(values: Tree, notes: list[str]) -> Tree:
     tree: Tree = {
         "evaluation.samples": values.get("num_generations_eval"),
         "evaluation.before_and_after": values.get("eval_on_start"),
+        "evaluation.greedy": False,
     }
     for name, path in (("eval_steps", "evaluation.every"), ("save_steps", "checkpoint.every")):
         updates = values.get(name)

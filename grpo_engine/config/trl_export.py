@@ -202,13 +202,13 @@ def _moments(config: RunConfig, updates: int) -> Tree:
     if not every:
         result = {"save_strategy": "no"}
     if evaluates(config):
-        samples = evaluation.samples
+        samples, rows = evaluation.samples, config.optimizer.micro_rows or ROWS
         result |= {
             "eval_strategy": "steps",
             "eval_steps": (evaluation.every or config.steps) * updates,
             "eval_on_start": evaluation.before_and_after,
             "num_generations_eval": samples,
-            "per_device_eval_batch_size": max(1, ROWS // samples) * samples,
+            "per_device_eval_batch_size": max(1, rows // samples) * samples,
         }
     return result
 

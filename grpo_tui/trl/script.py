@@ -88,10 +88,8 @@ def script(config: RunConfig) -> str:
 def notes_of(config: RunConfig) -> Iterator[str]:
     """A line for each setting that has an effect and no equivalent in TRL."""
     values = {path: (value, other) for path, value, other in differences(config)}
-    for path in ("evaluation.greedy", "algorithm.importance_cap"):
-        section, _, name = path.rpartition(".")
-        if value := getattr(getattr(config, section), name):
-            values[path] = (value, None)
+    if cap := config.algorithm.resolved().importance_cap:
+        values["algorithm.importance_cap"] = (cap, None)
     for path, (value, other) in values.items():
         if path in OF_DATA or path.partition(".")[0] in OF_THIS_PROGRAM:
             continue

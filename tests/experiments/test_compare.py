@@ -10,7 +10,8 @@ import pytest
 
 from grpo_engine import events as ev
 from grpo_engine.config.settings import AlgorithmConfig
-from grpo_tui.app.text.comparison import verdict
+from grpo_tui import record
+from grpo_tui.app.text.comparison import setting_name, verdict
 from grpo_tui.experiments.compare import statistics
 from grpo_tui.experiments.compare.runs import compare
 from grpo_tui.experiments.compare.values import Comparison, MetricCell
@@ -270,6 +271,37 @@ def test_runs_that_differ_in_their_seed_alone_are_one_setting_and_not_ranked(
     run_of(path, "s2", (0.1,), seed=2, fingerprint="other", extra=(evaluated(1, (1,) * 12),))
     found = compared(path, "s0", "s2")
     assert found.notes == ("no paired test of s2 and s0: their data sets differ (data, other)",)
+
+
+def test_runs_of_two_trainers_are_tested_on_the_problems_that_both_evaluated(path: Path) -> None:
+    """What TRL does not record is no difference; the trainer is one, and seeds are alike."""
+    settings = {"algorithm.recipe": "grpo", "algorithm.beta": 0.1}
+    for seed in (0, 1):
+        run_of(path, f"ours{seed}", (0.1,), seed=seed, extra=(evaluated(1, (1, 0, 1, 1) * 3),))
+        keys = [row.example_key for row in evaluated(1, (0,) * 12).rows]
+        options: dict[str, Any] = {"trainer": "TRL", "seed": seed, "settings": settings}
+        with record.run(f"theirs{seed}", store=path, **options) as run:
+            run.step(1)
+            run.evaluation(1, [record.problem(key, samples=1, correct=0) for key in keys])
+    found = compared(path, "ours0", "ours1", "theirs0", "theirs1")
+    assert {item.path: item.values for item in found.differing if item.path != "seed"} == {
+        "trainer.name": ("grpo-tui", "grpo-tui", "TRL", "TRL"),
+        "trainer.version": (None, None, "", ""),
+        "algorithm.beta": (0.04, 0.04, 0.1, 0.1),
+    }
+    assert found.notes == ()
+    (test,) = paired_tests(found)
+    assert (test.problems, test.other.share, test.own.share) == (12, 0.75, 0.0)
+    names = [setting_name(found, group) for group in found.seeds]
+    assert names == ["grpo-tui (2 seeds)", "TRL (2 seeds)"]
+    assert "task.prefill" not in found.same  # TRL did not record it
+    with record.run("bare", trainer="loop", store=path) as run:
+        run.evaluation(1, [record.problem(key, samples=1, correct=1) for key in ("a", "b")])
+    other = compared(path, "ours0", "bare")
+    assert other.notes == (
+        "no paired test of bare and ours0: they were not evaluated on the same problems in the "
+        "same way (greedy or sampled)",
+    )
 
 
 def test_a_threshold_is_reached_at_the_first_value_that_is_good_enough(path: Path) -> None:

@@ -111,9 +111,9 @@ def test_what_has_no_equivalent_is_a_comment() -> None:
     assert notes == [
         '# stop_when = "entropy > 1": no equivalent in TRL, which has ""',
         '# task.tools = ["a.py:f"]: give the functions to GRPOTrainer as tools',
+        "# evaluation.greedy = true: TRL samples the answers of its evaluations",
         "# algorithm.refill_rounds = 4: no equivalent in TRL, which has 0",
         "# algorithm.overlong_buffer = 0.2: no equivalent in TRL, which has 0.0",
-        "# evaluation.greedy = true: TRL samples the answers of its evaluations",
         "# bf16 = True: mixed precision, faster on a GPU, which grpo-tui does not have",
     ]
 

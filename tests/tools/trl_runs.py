@@ -6,6 +6,8 @@
     ENV/bin/python -m tests.tools.trl_runs MODEL completions tests/foreign/trl
     ENV/bin/python -m tests.tools.trl_runs MODEL time
     ENV/bin/python -m tests.tools.trl_runs MODEL script       # one of `config export`, two steps
+    ENV/bin/python -m tests.tools.trl_runs MODEL passes       # numbers of three steps of two passes
+    ENV/bin/python -m tests.tools.trl_runs MODEL tools        # numbers, of a model of ChatML
     ENV/bin/torchrun --nproc_per_node 2 -m tests.tools.trl_runs MODEL ranks
 
 MODEL is a folder in transformers' format: `grpo-tui models export RUN --to hf` writes one.
@@ -31,6 +33,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import numpy as np
 import torch
+import trl
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
@@ -40,6 +43,7 @@ from grpo_engine.config.parse import build
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.config.trl_export import effective
 from grpo_engine.config.trl_names import TRANSLATED
+from grpo_engine.tasks.answers import texts_of
 from grpo_tui import record
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.recorded_events import events_after
@@ -50,14 +54,45 @@ from tests.record.payloads import packed
 SAME = ("algorithm.", "optimizer.learning", "rollout.", "seed", "steps", "task.name")
 
 
-def digits(completions: list[str], **_: Any) -> list[float]:
+def digits(completions: list[Any], **_: Any) -> list[float]:
     """A reward for digits."""
-    return [sum(map(str.isdigit, text)) / max(1, len(text)) for text in completions]
+    return [sum(map(str.isdigit, text)) / max(1, len(text)) for text in texts_of(completions)]
 
 
-def short(completions: list[str], **_: Any) -> list[float | None]:
+def short(completions: list[Any], **_: Any) -> list[float | None]:
     """A reward for short answers; it does not apply to empty ones."""
-    return [1 / len(text) if text else None for text in completions]
+    return [1 / len(text) if text else None for text in texts_of(completions)]
+
+
+def add(a: int, b: int) -> int:
+    """
+    Add two numbers.
+
+    Args:
+        a: The first number.
+        b: The second number.
+    """
+    return a + b
+
+
+def asked(a: int, b: int) -> dict[str, Any]:
+    return {"role": "user", "content": f"What is {a} + {b}?"}
+
+
+def shown(a: int, b: int) -> list[dict[str, Any]]:
+    """A sum that the tool has added, for a small model to continue."""
+    call = {"type": "function", "function": {"name": "add", "arguments": {"a": a, "b": b}}}
+    return [
+        asked(a, b),
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "name": "add", "content": str(a + b)},
+        {"role": "assistant", "content": f"It is {a + b}."},
+    ]
+
+
+DIALOGUE = [message for pair in ((3, 4), (12, 5), (8, 8)) for message in shown(*pair)]
+# TRL parses tool calls of the templates that it has; this one is for models of ChatML.
+CHAT_TEMPLATE = Path(trl.__file__).parent / "chat_templates" / "qwen2_5.jinja"
 
 
 def trainer_of(
@@ -82,11 +117,17 @@ def trainer_of(
         "disable_tqdm": True,
         "seed": 0,
     }
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    rows: list[Any] = [{"prompt": f"{i} + {i + 3} = "} for i in range(64)]
+    if tools := options.pop("tools", None):
+        tokenizer.chat_template = CHAT_TEMPLATE.read_text()
+        rows = [{"prompt": [*DIALOGUE, asked(i, i + 3)]} for i in range(64)]
     return GRPOTrainer(
         model=AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32),
-        processing_class=AutoTokenizer.from_pretrained(model),
+        processing_class=tokenizer,
         args=GRPOConfig(**settings | options),
-        train_dataset=Dataset.from_list([{"prompt": f"{i} + {i + 3} = "} for i in range(64)]),
+        train_dataset=Dataset.from_list(rows),
+        tools=tools,
         reward_funcs=list(reward_funcs),
     )
 
@@ -139,10 +180,10 @@ def stored(path: Path) -> list[ev.Event]:
         return [item.event for item in events_after(reader, key, limit=10**6)]
 
 
-def check_numbers(model: str, **options: Any) -> None:
+def check_numbers(model: str, steps: int = 20, **options: Any) -> None:
     """Every number in the store equals what the second hook saw."""
     path = Path(tempfile.mkdtemp()) / "s.db"
-    trainer = trainer_of(model, **options)
+    trainer = trainer_of(model, steps, **options)
     seen = Seen(trainer)
     watch(trainer, "watched", store=path)
     trainer.train()
@@ -166,6 +207,8 @@ def check_numbers(model: str, **options: Any) -> None:
         if "old_per_token_logps" in batch:
             assert row.old == tuple(batch["old_per_token_logps"][at, :length].tolist())
         assert len(row.passes) == trainer.num_iterations, row
+        if "tool_mask" in batch:
+            check_spans(answer, row, batch["tool_mask"][at, :length])
     recorded = sorted(tuple(p) for row in tokens for p in row.passes)
     lengths = [len(row.old) for row in tokens]
     kept = {p[: max(lengths)] for p in recorded}
@@ -183,6 +226,19 @@ def check_numbers(model: str, **options: Any) -> None:
         assert abs((update.grad_norm or 0.0) - row["grad_norm"]) < 1e-6, (update, row)
         assert update.learning_rate == row["learning_rate"]
     print("numbers equal:", options, len(answers), "answers,", len(updates), "updates")
+    if options.get("tools"):
+        calls = sum(span.kind == "environment" for answer in answers for span in answer.spans)
+        assert calls, "the model has called no tool"
+        print("results of tools:", calls)
+    print("store:", path)
+
+
+def check_spans(answer: ev.Rollout, row: ev.TokenNumbers, tool_mask: Any) -> None:
+    """Tokens of tools are replies, and not in the loss."""
+    kinds = [span.kind == "model" for span in answer.spans for _ in range(span.length)]
+    assert kinds in ([], [bool(item) for item in tool_mask]), answer
+    assert (list(row.mask) or [1] * len(tool_mask)) == tool_mask.astype(int).tolist(), row
+    assert sum(span.chars for span in answer.spans) in (0, len(answer.text))
 
 
 def weights_of(trainer: Any) -> str:
@@ -376,5 +432,10 @@ if __name__ == "__main__":
         check_time(model)
     elif what == "script":
         check_script(model)
+    elif what == "passes":
+        check_numbers(model, 12, num_iterations=2, steps_per_generation=4)
+    elif what == "tools":
+        options = {"max_completion_length": 96, "temperature": 0.7, "logging_steps": 1}
+        check_numbers(model, 3, tools=[add], **options)
     else:
         check_ranks(model)
