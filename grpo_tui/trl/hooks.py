@@ -309,12 +309,10 @@ class Watch:
                 result = original(*args, **options)
             except BaseException as error:
                 failure = error  # the name of an except clause ends with it
-                self._put(lambda run: run.__exit__(type(failure), failure, None))
-                self._end()
+                self._end(lambda run: run.__exit__(type(failure), failure, None))
                 raise
             self._finish_step()
-            self._put(lambda run: run.close())
-            self._end()
+            self._end(lambda run: run.close())
             return result
 
         return wrapped
@@ -358,9 +356,11 @@ class Watch:
         except queue.Full:
             self.run.note("a step is not recorded: recording is slower than training", "warning")
 
-    def _end(self) -> None:
+    def _end(self, act: Callable[[record.Run], None]) -> None:
+        """Record the end, of a run that is no longer watched too, and wait for the thread."""
         if self.run is not None:
             with contextlib.suppress(queue.Full):
+                self.queue.put(act, timeout=END_S)
                 self.queue.put(None, timeout=END_S)
             self.thread.join(END_S)
 

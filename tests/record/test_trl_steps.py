@@ -181,23 +181,32 @@ def test_results_of_tools_are_replies_and_not_in_the_loss() -> None:
     assert answer.numbers[0].mask[:5] == (1, 1, 0, 0, 1)
 
 
+class OtherTrainer(SimpleNamespace):
+    """A trainer of a version whose methods give something else, and whose arguments lack one."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            args=SimpleNamespace(steps_per_generation=1, gradient_accumulation_steps=1),
+            num_iterations=1,
+            state=SimpleNamespace(global_step=0),
+            _generate=lambda: None,
+            evaluate=lambda: {"eval_loss": 1.0},
+            train=lambda: "trained",
+        )
+
+
 def test_an_error_in_watching_is_told_once_and_never_reaches_the_training(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A version of TRL whose method returns something else breaks the hook at each call."""
     monkeypatch.setattr(hooks, "facts_of", lambda _: TRAINER)
-    trainer = SimpleNamespace(
-        args=SimpleNamespace(steps_per_generation=1, gradient_accumulation_steps=1),
-        num_iterations=1,
-        state=SimpleNamespace(global_step=0),
-        _generate=lambda: None,
-        evaluate=lambda: {"eval_loss": 1.0},  # its arguments lack num_generations_eval
-    )
-    hooks.Watch(trainer, None)
-    with pytest.warns(record.RecordWarning, match="no longer watched: TypeError") as told:
-        results = [trainer._generate(), trainer._generate(), trainer.evaluate()]
-    assert results == [None, None, {"eval_loss": 1.0}]
-    assert len(told) == 1
+    trainer = OtherTrainer()
+    hooks.Watch(trainer, record.run("broken", store=tmp_path / "s.db"))
+    with pytest.warns(record.RecordWarning, match="no longer watched: TypeError") as warned:
+        results = [trainer._generate(), trainer._generate(), trainer.evaluate(), trainer.train()]
+    assert results == [None, None, {"eval_loss": 1.0}, "trained"]
+    assert len(warned) == 1
+    with StoreReader(tmp_path / "s.db") as reader:
+        assert reader.resolve("broken").status == "completed"
 
 
 WORDS = {1: "a", 2: " b", 3: "", 4: "�", 5: "�"}
