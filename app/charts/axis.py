@@ -135,11 +135,11 @@ def _round_ends(
     raise AssertionError("the steps have no end")
 
 
-def steps_from(least: float) -> Iterator[Decimal]:
+def steps_from(minimum: float) -> Iterator[Decimal]:
     """1, 2 and 5 times powers of ten, from the least one that is no smaller than this."""
-    exponents = count(math.floor(math.log10(least)))
+    exponents = count(math.floor(math.log10(minimum)))
     steps = (Decimal(factor).scaleb(power) for power in exponents for factor in (1, 2, 5))
-    return dropwhile(lambda step: float(step) < least, steps)
+    return dropwhile(lambda step: float(step) < minimum, steps)
 
 
 # -- labels -------------------------------------------------------------------------------------

@@ -20,12 +20,12 @@ def outcomes(reader: "StoreReader", runs: Sequence[RunSummary]) -> dict[int, Out
     from grpo_tui.experiments.db.tables import METRIC, RUN
     from grpo_tui.experiments.run_health import healths, points_of
 
-    words = healths(reader, runs)
+    verdicts = healths(reader, runs)
     keys = [run.key for run in runs]
     lately = METRIC.c.step > RUN.c.step - SMOOTHED_OVER
     rewards = points_of(reader, keys, "reward", lately)
     return {
-        key: Outcome(health=words[key], reward=_smoothed([value for _, value in rewards[key]]))
+        key: Outcome(health=verdicts[key], reward=_smoothed([value for _, value in rewards[key]]))
         for key in keys
     }
 
@@ -34,8 +34,8 @@ def outcomes_with_curves(reader: "StoreReader", runs: Sequence[RunSummary]) -> d
     """The outcomes of a few runs, whose rewards are all read."""
     from grpo_tui.experiments.run_health import healths
 
-    words = healths(reader, runs)
-    return {run.key: _with_curve(reader, run.key, words[run.key]) for run in runs}
+    verdicts = healths(reader, runs)
+    return {run.key: _with_curve(reader, run.key, verdicts[run.key]) for run in runs}
 
 
 def _with_curve(reader: "StoreReader", run: int, health: Health) -> Outcome:

@@ -266,9 +266,9 @@ def refuse_python_objects(config: RunConfig) -> None:
         "tool": config.task.tools,
         "environment": config.task.environments.values(),
     }
-    for kind, names in named.items():
+    for role, names in named.items():
         for name in names:
-            refuse_missing(name, kind)
+            refuse_missing(name, role)
 
 
 def follower(config: RunConfig, *, resume: bool) -> Job:

@@ -143,7 +143,7 @@ def packed(reader: "StoreReader", item: Candidate, choice: Choice, clean: Clean)
     """A group's answers by token, compressed."""
     detail = load_group(reader, item.step, item.group, history=False)
     group = item.group
-    shown = {mode: shades_of(detail, mode) for mode in HEAT_MODES}
+    shades = {mode: shades_of(detail, mode) for mode in HEAT_MODES}
     content = {
         "prompt": "" if choice.redact else safe(question(group.prompt_text), "\n"),
         "target": "" if choice.redact else safe(group.target, "\n"),
@@ -151,7 +151,7 @@ def packed(reader: "StoreReader", item: Candidate, choice: Choice, clean: Clean)
         "balance": safe(balance(group), " "),
         "answers": [
             _answer(completion, item.step.run, detail, choice, clean)
-            | {"heat": {mode: _levels(rows[i]) for mode, rows in shown.items() if rows[i]}}
+            | {"heat": {mode: _levels(rows[i]) for mode, rows in shades.items() if rows[i]}}
             for i, completion in enumerate(detail.completions)
         ],
     }

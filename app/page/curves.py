@@ -32,8 +32,13 @@ def charts(
 def _chart(reader: "StoreReader", lines: Sequence[Runs], key: str) -> dict[str, Any]:
     metric = spec(key)
     curves = ((index, curve_of(reader, line, key)) for index, line in enumerate(lines))
-    drawn = [{"line": index, **_points(curve)} for index, curve in curves if curve]
-    return {"key": safe(key), "label": safe(metric.label), "unit": metric.unit, "lines": drawn}
+    curve_lines = [{"line": index, **_points(curve)} for index, curve in curves if curve]
+    return {
+        "key": safe(key),
+        "label": safe(metric.label),
+        "unit": metric.unit,
+        "lines": curve_lines,
+    }
 
 
 def _points(curve: Curve) -> dict[str, list[float | None]]:

@@ -107,16 +107,16 @@ def _left_out(
     groups: Sequence[Mapping[str, Any]],
 ) -> Iterator[str]:
     """How many of the answers are on the page, if others are not."""
-    shown = [steps_of(reader, run, choice) for run in runs]
+    steps_by_run = [steps_of(reader, run, choice) for run in runs]
     stored = sum(
         len(reader.groups(run.key, step=step, origin="train"))
-        for run, steps in zip(runs, shown, strict=True)
+        for run, steps in zip(runs, steps_by_run, strict=True)
         for step in steps
     )
     steps = {step for run in runs for step in reader.group_steps(run.key)}
     pinned = [(group["run"], group["step"]) for group in groups if group["origin"] == "pinned"]
     visits = sum(len(reader.group_steps(run.key, "pinned")) for run in runs)
-    numbers, trained = sorted(set().union(*shown)), len(groups) - len(pinned)
+    numbers, trained = sorted(set().union(*steps_by_run)), len(groups) - len(pinned)
     if len(numbers) < len(steps) or trained < stored:
         part, all_steps = f"{trained} of {count_of(stored, 'prompt')}", f"{len(steps):,}"
         listed_steps = ", ".join(map(str, numbers))
@@ -149,9 +149,9 @@ def _table(rows: Sequence[Mapping[str, Any]], caption: str) -> Iterator[str]:
 
 
 def _cell(value: Any) -> str:
-    kind = "number" if isinstance(value, int | float) and not isinstance(value, bool) else ""
-    kind = "long" if len(shown := text(value)) > LONG else kind
-    return f'<td class="{kind}">{shown}</td>'
+    css_class = "number" if isinstance(value, int | float) and not isinstance(value, bool) else ""
+    css_class = "long" if len(content := text(value)) > LONG else css_class
+    return f'<td class="{css_class}">{content}</td>'
 
 
 @frozen

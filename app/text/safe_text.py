@@ -189,7 +189,7 @@ def clip_start(text: str, width: int) -> str:
     return ELLIPSIS + text[len(text) - _fitting(text[::-1], width - 1) :]
 
 
-def clip_apart(names: Sequence[str], width: int) -> list[str]:
+def clip_distinct(names: Sequence[str], width: int) -> list[str]:
     """Cut names to `width` cells so that different ones stay different.
 
     Words that all have at the end are left out first, then those at the start and between. A
@@ -199,13 +199,13 @@ def clip_apart(names: Sequence[str], width: int) -> list[str]:
     count = len({*names})
     if count < 2 or max(map(cell_len, names)) <= width:
         return [clip_middle(name, width) for name in names]
-    words = [name.split() for name in names]
-    head, tail = _alike(words), _alike([name[::-1] for name in words])
-    forms = [[name[:-tail] for name in words]] if tail else []
-    forms.append([name[head : len(name) - tail] for name in words])
-    if len({*map(len, words)}) == 1:
-        differs = [len({*column}) > 1 for column in zip(*words, strict=True)]
-        forms.append([[*compress(name, differs)] for name in words])
+    parts = [name.split() for name in names]
+    head, tail = _alike(parts), _alike([name[::-1] for name in parts])
+    forms = [[name[:-tail] for name in parts]] if tail else []
+    forms.append([name[head : len(name) - tail] for name in parts])
+    if len({*map(len, parts)}) == 1:
+        differs = [len({*column}) > 1 for column in zip(*parts, strict=True)]
+        forms.append([[*compress(name, differs)] for name in parts])
     shorter = [[" ".join(name).rstrip(",") for name in form] for form in forms]
     fitting = (form for form in shorter if max(map(cell_len, form)) <= width)
     cuts = (clip, clip_start, clip_middle)

@@ -276,8 +276,8 @@ class Workbench(RunApp):
         if before.mode == mode and leads:
             return
         if mode == "watch" and not leads:
-            others = self.elsewhere(before.snapshot.head.id) if before.mode == mode else ()
-            if run := self.began or next((run.id for run in others), ""):
+            live_runs = self.elsewhere(before.snapshot.head.id) if before.mode == mode else ()
+            if run := self.began or next((run.id for run in live_runs), ""):
                 self._open(run)
         request = before.shown_rollout() if mode == "rollouts" and not leads else None
         if before.mode == mode:

@@ -26,7 +26,7 @@ class Export:
 
     key: str
     name: str
-    about: str
+    description: str
     file: str
     write: Callable[[Path], object]
 
@@ -69,7 +69,9 @@ def file_stem(name: str) -> str:
     return kept.strip("-.") or "run"
 
 
-def table_export(name: str, about: str, stem: str, rows: "Callable[[], Iterable[Row]]") -> Export:
+def table_export(
+    name: str, description: str, stem: str, rows: "Callable[[], Iterable[Row]]"
+) -> Export:
     """A table as CSV."""
 
     def write(out: Path) -> None:
@@ -79,7 +81,7 @@ def table_export(name: str, about: str, stem: str, rows: "Callable[[], Iterable[
         read = list(rows())
         write_rows(iter(read), "csv", out, header=header_of(read))
 
-    return Export(key="t", name=name, about=about, file=f"{stem}.csv", write=write)
+    return Export(key="t", name=name, description=description, file=f"{stem}.csv", write=write)
 
 
 def chart_exports(
@@ -98,13 +100,15 @@ def chart_exports(
 
         write_rows(rows(curves(), axis), "csv", out, header=header(axis))
 
-    about = f"{name}: a figure, as SVG"
-    yield Export(key="c", name="chart", about=about, file=f"{stem}.svg", write=draw)
-    about = f"{name}: what the curves go through, and what was recorded, as CSV"
-    yield Export(key="n", name="numbers", about=about, file=f"{stem}.csv", write=tabulate)
+    description = f"{name}: a figure, as SVG"
+    yield Export(key="c", name="chart", description=description, file=f"{stem}.svg", write=draw)
+    description = f"{name}: what the curves go through, and what was recorded, as CSV"
+    yield Export(
+        key="n", name="numbers", description=description, file=f"{stem}.csv", write=tabulate
+    )
 
 
-def page_export(store: Path, runs: "Sequence[RunSummary | Any]", about: str) -> Export:
+def page_export(store: Path, runs: "Sequence[RunSummary | Any]", description: str) -> Export:
     """Runs, which have an id and a name, as one page for browsers."""
     ids = [run.id for run in runs]
 
@@ -118,4 +122,4 @@ def page_export(store: Path, runs: "Sequence[RunSummary | Any]", about: str) -> 
         out.write_text(text, encoding="utf-8")
 
     stem = file_stem("-".join(run.name or run.id for run in runs))
-    return Export(key="p", name="page", about=about, file=f"{stem}.html", write=write)
+    return Export(key="p", name="page", description=description, file=f"{stem}.html", write=write)

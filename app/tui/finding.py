@@ -69,18 +69,18 @@ class NameProvider(Provider):
 
 def best(entries: Iterable[Entry], query: str) -> list[tuple[float, Entry]]:
     """Return what answers the query or matches all its terms, with its score, the best first."""
-    words = query.casefold().replace("?", " ").split()
-    terms = [word for word in words if word not in SMALL_WORDS] or words
-    scored = ((_answers(entry, words) or _match(entry, terms), entry) for entry in entries if terms)
+    typed = query.casefold().replace("?", " ").split()
+    terms = [word for word in typed if word not in SMALL_WORDS] or typed
+    scored = ((_answers(entry, typed) or _match(entry, terms), entry) for entry in entries if terms)
     matches = [match for match in scored if match[0]]
     return sorted(matches, key=lambda match: -match[0])[:MAX_HITS]
 
 
-def _answers(entry: Entry, words: Sequence[str]) -> float:
+def _answers(entry: Entry, typed: Sequence[str]) -> float:
     """2 where these are the first words of a question that the entry is for."""
-    text = " ".join(words)
+    text = " ".join(typed)
     begins = any(question.startswith(text) for question in entry.also.split(", "))
-    return 2.0 * (begins and len(words) > 1)
+    return 2.0 * (begins and len(typed) > 1)
 
 
 def _match(entry: Entry, terms: Sequence[str]) -> float:

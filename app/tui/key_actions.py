@@ -35,10 +35,10 @@ def key_actions(screen: Screen[Any]) -> Iterator[KeyAction]:
     for active in screen.active_bindings.values():
         if active.enabled and active.binding.id:
             bindings.setdefault((active.binding.action, active.node), []).append(active.binding)
-    for (action, node), (binding, *others) in bindings.items():
+    for (action, node), (binding, *aliases) in bindings.items():
         section = str(binding.id).rpartition(".")[0]
         everywhere = section in ("", "mode", "move", "panel")
-        keys = _keys_of(binding.key for binding in (binding, *others))
+        keys = _keys_of(binding.key for binding in (binding, *aliases))
         name, also = binding.description, KEYS["also"].get(str(binding.id), "")
         yield KeyAction(keys, name, binding.tooltip, also, action, node, everywhere)
 

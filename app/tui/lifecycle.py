@@ -109,23 +109,23 @@ class RunApp(ThemedApp):
         Of those that ended since, the end is reported, except of the runs that this process trains
         or shows: their ends are on screen.
         """
-        known = {run.id for run in self.active}
-        new = [run.id for run in runs if run.id not in known]
+        earlier = {run.id for run in self.active}
+        new = [run.id for run in runs if run.id not in earlier]
         if self.follows_queue and new:
             self.began = new[0]
         self.active = runs
-        shown = self.session.run if self.session is not None else 0
+        current = self.session.run if self.session is not None else 0
         for run in ended:
-            if run.id != self.bridge.run and run.key != shown and run.status in ENDED:
+            if run.id != self.bridge.run and run.key != current and run.status in ENDED:
                 self._report_end(run)
 
-    def elsewhere(self, shown: str) -> tuple[RunSummary, ...]:
+    def elsewhere(self, current: str) -> tuple[RunSummary, ...]:
         """The other runs that are being trained, first the one that the key of Watch goes to."""
         ids = [run.id for run in self.active]
-        first = self.began if self.began in ids else shown
-        index = ids.index(first) + (first == shown) if first in ids else 0
+        first = self.began if self.began in ids else current
+        index = ids.index(first) + (first == current) if first in ids else 0
         turned = (*self.active[index:], *self.active[:index])
-        return tuple(run for run in turned if run.id != shown)
+        return tuple(run for run in turned if run.id != current)
 
     def _report_end(self, run: RunSummary) -> None:
         text = f"{run.title} {run.status} at step {run.step}"

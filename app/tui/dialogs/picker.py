@@ -233,9 +233,9 @@ class Picker(Dialog[PickerResult | None]):
     def action_mark_all(self) -> None:
         """Mark every listed item; if all are marked, unmark them."""
         listed = [item.value for item in self.items]
-        others = [mark for mark in self.marks if mark not in listed]
-        is_all = len(self.marks) == len(others) + len(listed)
-        self._mark(others if is_all else [*dict.fromkeys((*self.marks, *listed))])
+        unlisted = [mark for mark in self.marks if mark not in listed]
+        is_all = len(self.marks) == len(unlisted) + len(listed)
+        self._mark(unlisted if is_all else [*dict.fromkeys((*self.marks, *listed))])
 
     def action_choose(self) -> None:
         """Return the marked items, or the highlighted one as well if no mark was changed."""

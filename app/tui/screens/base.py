@@ -305,7 +305,7 @@ class WorkbenchScreen(AppScreen, Screen[None]):
             self._export(options[0])
         else:
             question = "A new file, in the folder that the program was started in."
-            choices = [(option, option.key, option.name, option.about) for option in options]
+            choices = [(option, option.key, option.name, option.description) for option in options]
             dialog = Choice[Export]("export", question, choices)
             self.app.push_screen(dialog, self._export_chosen)
 

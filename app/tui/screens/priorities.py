@@ -17,8 +17,8 @@ class Part:
     """
 
     name: str
-    least: int
-    most: int = 0
+    minimum: int
+    maximum: int = 0
     title: int = 1
 
 
@@ -32,15 +32,15 @@ def shared_lines(parts: Sequence[Part], space: int, focused: str = "") -> dict[s
     left = space - sum(lines.values())
     opened = []
     for part in order:
-        if part.least - lines[part.name] > left:
+        if part.minimum - lines[part.name] > left:
             break
-        left -= part.least - lines[part.name]
-        lines[part.name] = part.least
+        left -= part.minimum - lines[part.name]
+        lines[part.name] = part.minimum
         opened.append(part)
     for part in opened:
-        more = max(0, min(left, part.most - part.least))
+        more = max(0, min(left, part.maximum - part.minimum))
         lines[part.name] += more
         left -= more
-    flexible = next((part for part in opened if not part.most), order[0])
+    flexible = next((part for part in opened if not part.maximum), order[0])
     lines[flexible.name] += max(0, left)
     return lines

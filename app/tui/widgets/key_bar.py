@@ -66,20 +66,20 @@ class KeyBar(BarPanel):
         return [*hints.values()][:MOST] + common
 
     @property
-    def shown(self) -> list[Hint]:
+    def fitting(self) -> list[Hint]:
         """The hints that fit: first those of the screen are left out, from the last one on."""
         hints = self._hints()
         while len(hints) > 1 and sum(map(_cells, hints)) > self.size.width - 1:
-            own = sum(hint[1] not in COMMON for hint in hints)
-            del hints[max(0, own - 1)]
+            specific = sum(hint[1] not in COMMON for hint in hints)
+            del hints[max(0, specific - 1)]
         return hints
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - the base class has it
         """Bright keys with dim descriptions; what is common is at the right end."""
         line, end = [(" ", "")], 1
-        free = width - 1 - sum(map(_cells, self.shown))
+        free = width - 1 - sum(map(_cells, self.fitting))
         self._ends: list[tuple[int, str]] = []
-        for key, description, pressed in self.shown:
+        for key, description, pressed in self.fitting:
             if description in COMMON and free:
                 line, end, free = [*line, (" " * free, "")], end + free, 0
             line += [(key, "bold headline"), (f" {description}{' ' * GAP}", "label")]

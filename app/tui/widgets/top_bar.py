@@ -94,9 +94,9 @@ def _parts(
         total = f"/{head.total_steps}" if head.total_steps else ""
         parts["step"] = [(f"{snapshot.current_step}{total} ", "text")]
     if elsewhere:
-        run, *others = elsewhere
+        run, *further = elsewhere
         glyph, colour = status_mark(run.status)
-        more = f" +{len(others)}" * bool(others)
+        more = f" +{len(further)}" * bool(further)
         parts["key"] = [(f" {key}", "bold headline")] if key else []
         parts["elsewhere"] = [(f" {glyph} ", colour)]
         parts["other"] = [(f"{clip(run.title, OTHER)}{more} ", "text")]
@@ -123,8 +123,8 @@ class TopBar(BarPanel):
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - the base class has it
         """Tabs on the left, then the run, its health and its step, and what else is training."""
         tabs = strip_of_titles(TABS, self.active)
-        room = width - cells(tabs)
-        return [[*tabs, *run_line(self.snapshot, self.mark, self.elsewhere, room, self.key)]]
+        available = width - cells(tabs)
+        return [[*tabs, *run_line(self.snapshot, self.mark, self.elsewhere, available, self.key)]]
 
     def on_click(self, event: events.Click) -> None:
         """Switch to the screen whose tab was clicked."""

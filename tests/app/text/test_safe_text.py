@@ -20,7 +20,7 @@ from grpo_tui.app.text.safe_text import (
     SafeStream,
     cell_len,
     clip,
-    clip_apart,
+    clip_distinct,
     clip_middle,
     clip_start,
     excerpt,
@@ -270,7 +270,7 @@ def test_an_output_that_lacks_a_character_gets_its_escape(monkeypatch: pytest.Mo
 def test_names_are_cut_where_they_are_alike(
     names: list[str], width: int, labels: list[str] | None
 ) -> None:
-    assert clip_apart(names, width) == (labels or names)
+    assert clip_distinct(names, width) == (labels or names)
 
 
 SIMILAR = st.lists(st.text("ab, 0…\u200b", max_size=12), min_size=1, max_size=8)
@@ -280,7 +280,7 @@ SIMILAR = st.lists(st.text("ab, 0…\u200b", max_size=12), min_size=1, max_size=
 def test_names_that_differ_differ_in_any_width_or_are_left_out(
     names: list[str], width: int
 ) -> None:
-    labels = clip_apart(names, width)
+    labels = clip_distinct(names, width)
     assert len(labels) == len(names)
     assert all(cell_len(label) <= width for label in labels)
     if any(labels):

@@ -181,7 +181,11 @@ async def test_a_figure_without_matplotlib_says_what_to_install(
 
 def plain(text: str, name: str = "a.txt") -> Export:
     return Export(
-        key="a", name="a", about="", file=name, write=lambda out: out.write_text(text, "utf-8")
+        key="a",
+        name="a",
+        description="",
+        file=name,
+        write=lambda out: out.write_text(text, "utf-8"),
     )
 
 

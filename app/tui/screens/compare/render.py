@@ -26,7 +26,7 @@ from grpo_tui.app.text.comparison import (
 from grpo_tui.app.text.comparison import verdict as verdict_of
 from grpo_tui.app.text.numbers import seconds, short, signed, with_unit
 from grpo_tui.app.text.prompt_text import last_question
-from grpo_tui.app.text.safe_text import cell_len, clip, clip_apart, clip_start, pad, safe
+from grpo_tui.app.text.safe_text import cell_len, clip, clip_distinct, clip_start, pad, safe
 from grpo_tui.app.text.table import table_lines
 from grpo_tui.app.tui.screens.compare.state import CompareView, end_of, measure_of
 from grpo_tui.app.tui.screens.watch.render import lane_lines
@@ -119,11 +119,11 @@ def legend_lines(view: CompareView, width: int) -> list[Line]:
             columns.append([(pad(text, size, ">"), colour) for text, colour in column])
             space -= size
     name = space + NAME_WIDTH
-    names = clip_apart([view.name(run) for run in view.runs], name - STATE_WIDTH)
+    names = clip_distinct([view.name(run) for run in view.runs], name - STATE_WIDTH)
     heads = "".join(column[0][0] for column in columns)
-    room = name + 1 + len(heads)  # the metric's name goes on above a column's free cells
-    title = clip(spec(view.metric).label, room - len(heads.lstrip()) - 1)
-    lines = [[(" " * 4 + title + heads.lstrip().rjust(room - cell_len(title)), "label")]]
+    available = name + 1 + len(heads)  # the metric's name goes on above a column's free cells
+    title = clip(spec(view.metric).label, available - len(heads.lstrip()) - 1)
+    lines = [[(" " * 4 + title + heads.lstrip().rjust(available - cell_len(title)), "label")]]
     for run, text, *row in zip(view.runs, names, *(column[1:] for column in columns), strict=True):
         lines.append([*legend_name(view, run, text, name), *row])
     return [
@@ -134,7 +134,7 @@ def legend_lines(view: CompareView, width: int) -> list[Line]:
 
 def requested_lines(view: CompareView, width: int) -> list[Line]:
     """The marks and names of runs whose comparison is being read."""
-    names = clip_apart([run_name(run, view.requested) for run in view.requested], width - 3)
+    names = clip_distinct([run_name(run, view.requested) for run in view.requested], width - 3)
     rows: list[Line] = [
         [(" ", ""), view.marker(run.id).span, (f" {name}", "text")]
         for run, name in zip(view.requested, names, strict=True)
@@ -290,7 +290,7 @@ def settings_lines(view: CompareView, width: int, height: int) -> list[Line]:
     for path, values in texts.items():
         colour = "text" if len({*values}) > 1 else "label"
         row = [(clip_start(path, path_width).ljust(path_width), colour)]
-        labels = clip_apart(values, size - 1)
+        labels = clip_distinct(values, size - 1)
         for at in window:
             style = colour if values[at] == values[base] else "bold headline"
             row.append((pad(labels[at], size - 1, ">") + " ", style))
@@ -346,7 +346,7 @@ def metric_names(keys: Sequence[str], width: int) -> list[str]:
     cut = {
         name: label
         for group in alike.values()
-        for name, label in zip(group, clip_apart(group, width), strict=True)
+        for name, label in zip(group, clip_distinct(group, width), strict=True)
     }
     return [cut[name] if len(alike[clip(name, width)]) > 1 else name for name in names]
 
@@ -426,7 +426,7 @@ def ranking_table(rows: Sequence[dict[str, str]], width: int, names: int = 0) ->
 
     Settings have so many cells, by default a third.
     """
-    labels = clip_apart([row["setting"] for row in rows], names or max(16, width // 3))
+    labels = clip_distinct([row["setting"] for row in rows], names or max(16, width // 3))
     rows = [{**row, "setting": label} for row, label in zip(rows, labels, strict=True)]
     for count in range(len(rows[0]), 1, -1):
         lines = table_lines([dict(islice(row.items(), count)) for row in rows])
@@ -463,7 +463,7 @@ def completions_lines(view: CompareView, width: int, height: int) -> list[Line]:
     completions = view.completions
     if completions is None or completions.prompt.example_key != prompt.example_key:
         return [*lines, [("reading", "label")]]
-    names = clip_apart([view.name(run) for run in view.runs], max(4, size - 5 - MEAN_WIDTH))
+    names = clip_distinct([view.name(run) for run in view.runs], max(4, size - 5 - MEAN_WIDTH))
     columns = []
     for run, name in [*zip(view.runs, names, strict=True)][window.start : window.stop]:
         group = completions.groups.get(run.id)

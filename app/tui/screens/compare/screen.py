@@ -113,7 +113,7 @@ class CompareScreen(WorkbenchScreen):
         if not self.is_mounted:
             return
         for panel in self.query(ComparePanel):
-            panel.view = new.drawn
+            panel.view = new.displayed
         if not (new.reading and new.runs):  # else panels would move twice
             self._arrange()
 
@@ -321,19 +321,19 @@ class CompareScreen(WorkbenchScreen):
 
     def exports(self) -> Iterator[Export]:
         """The page below the curves, the chosen chart, and the comparison as a page."""
-        view, store, curves = self.view.drawn, self.workbench.store, self.query_one(CurvesPanel)
+        view, store, curves = self.view.displayed, self.workbench.store, self.query_one(CurvesPanel)
         if not view.runs:
             return
-        about = f"the page {view.page}, as CSV in full precision"
-        yield table_export("table", about, f"compare-{view.page}", partial(table_rows, view))
+        description = f"the page {view.page}, as CSV in full precision"
+        yield table_export("table", description, f"compare-{view.page}", partial(table_rows, view))
         if metric := view.metric:
             title, read = spec(metric).label, partial(read_curves, store, view, metric)
             stem = file_stem(f"compare-{title}")
             yield from chart_exports(title, stem, read, view.axis, curves.log_metrics)
-        about = (
+        description = (
             f"{count_of(len(view.runs), 'run')} with their answers, as one HTML file for browsers"
         )
-        yield page_export(store, view.runs, about)
+        yield page_export(store, view.runs, description)
 
     # -- crosshair and curves ---------------------------------------------------------------
 

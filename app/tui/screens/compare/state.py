@@ -172,7 +172,7 @@ class CompareView:
         return bool(self.refs) and {run.id for run in self.runs} != set(self.refs)
 
     @property
-    def drawn(self) -> "CompareView":
+    def displayed(self) -> "CompareView":
         """What the panels show: while runs are read, nothing of those that were compared before."""
         if not self.reading:
             return self

@@ -31,11 +31,11 @@ def uses_of(columns: Mapping[str, object], data: Sequence[str]) -> Uses:
 
 def turned(uses: Uses, column: str, by: int) -> Uses:
     """The next or previous use for a column, of none and those that no other column has."""
-    others = {use: name for use, name in uses.items() if name != column}
-    order = ["", *(use for use in COLUMNS if use not in others)]
+    assigned = {use: name for use, name in uses.items() if name != column}
+    order = ["", *(use for use in COLUMNS if use not in assigned)]
     current = next((use for use, name in uses.items() if name == column), "")
     chosen = order[(order.index(current) + by) % len(order)]
-    return {**others, chosen: column} if chosen else others
+    return {**assigned, chosen: column} if chosen else assigned
 
 
 def columns_picker(data: Mapping[str, Sequence[str]], uses: Uses, width: int) -> Picker:

@@ -304,17 +304,19 @@ def cost_lines(view: NewRunView, width: int) -> list[Line]:
         ("answers", f"{per} = {rows:,} a step, {tokens(rows * config.steps)} in all"),
         ("tokens", f"{about} {tokens(count)} a step, {tokens(price.tokens)} in all"),
     ]
-    others = [
+    quantities = [
         ("time", time),
         ("disk", f"{with_unit(price.gigabytes, 'GB')} of token numbers"),
         *side_costs(view, config, count / rows),
     ]
     if form.count > 1:
-        others += [("sweep", f"{form.count} runs, {sweep_cost(view)} in all; above is the first")]
+        quantities += [
+            ("sweep", f"{form.count} runs, {sweep_cost(view)} in all; above is the first")
+        ]
     return [
         *labelled(entries, LABEL, width),
         *memory_lines(view, width),
-        *labelled(others, LABEL, width),
+        *labelled(quantities, LABEL, width),
     ]
 
 
@@ -687,9 +689,9 @@ def launch_options(view: NewRunView, training: str) -> list[tuple[str, str, str,
     worker = ("worker", "s", "start the sweep", "one run after another, in the background")
     nearest_step = f"in parallel with {training}" if training else "even when this window closes"
     detached = ("detached", "d", "detached", f"in the background, {nearest_step}")
-    here = ("here", "h", "here", "trains in this process; Watch opens")
+    in_process = ("here", "h", "here", "trains in this process; Watch opens")
     options = [queue]
     if not view.ready.get("now"):
-        alone = [queue, detached] if training else [here, detached, queue]
+        alone = [queue, detached] if training else [in_process, detached, queue]
         options = [worker, queue] if view.form.count > 1 else alone
     return [*options, ("", "n", "not yet", "")]

@@ -120,11 +120,15 @@ def group_blocks(view: RolloutsView, width: int, height: int) -> list[list[Line]
             blocks.append([[]])  # it is out of sight
             continue
         selected = position == view.group_at
-        known = {"mean": group.reward_mean, "std": group.reward_std}
-        values = [known[n] if n in known else measure_of(group, view.order) for n in names]
-        number, *rest = [f"{narrow(value, 4):>5}" for value in values]
-        room = max(1, width - 4 - len(columns))
-        first, *others = wrap(last_question(group.prompt_text), room, max(1, rows - 1)) or [""]
+        statistics = {"mean": group.reward_mean, "std": group.reward_std}
+        values = [
+            statistics[n] if n in statistics else measure_of(group, view.order) for n in names
+        ]
+        number, *numbers_left = [f"{narrow(value, 4):>5}" for value in values]
+        available = max(1, width - 4 - len(columns))
+        first, *more_rows = wrap(last_question(group.prompt_text), available, max(1, rows - 1)) or [
+            ""
+        ]
         left = [
             (f"{group.index + 1:>2}", "label"),
             ("▸" if selected else " ", "focus"),
@@ -132,10 +136,10 @@ def group_blocks(view: RolloutsView, width: int, height: int) -> list[list[Line]
         ]
         numbers = [
             (number, "text"),
-            ("".join(rest), "label"),
+            ("".join(numbers_left), "label"),
             (" =" if group.no_signal or group.reward_std == 0 else "  ", "label"),
         ]
-        lines = [justified(left, numbers, width), *([("   ", ""), (o, "text")] for o in others)]
+        lines = [justified(left, numbers, width), *([("   ", ""), (o, "text")] for o in more_rows)]
         if rows > 1 and len(group.rollouts) > 1:
             lines.append(_rewards_line(group, width))
         blocks.append([list_row(line, width, selected=selected) for line in lines])
@@ -158,8 +162,8 @@ def sampling_lines(view: RolloutsView, width: int) -> list[Line]:
     """What greedy and sampled answers to the same prompts scored, and why that differs."""
     means = {}
     for greedy, groups in view.by_sampling.items():
-        known = [group.reward_mean for group in groups if group.reward_mean is not None]
-        means[greedy] = fmean(known) if known else None
+        recorded = [group.reward_mean for group in groups if group.reward_mean is not None]
+        means[greedy] = fmean(recorded) if recorded else None
     if len(means) < 2:
         return []
     text = (
@@ -205,11 +209,11 @@ def count_lines(search: Search, step: int, width: int) -> list[Line]:
     name, end = f"step {first} ", f" {last}"
     values = [float(by_step[at]) for at in range(first, last + 1)]
     bar = sparkline(values, max(1, width - len(name) - len(end)), low=0.0)
-    here = f"step {step}: {by_step[step]:,}   < > step   t kind"
+    position = f"step {step}: {by_step[step]:,}   < > step   t kind"
     return [
         *paragraph(kinds, width, 2, "headline"),
         [(name, "label"), (bar, "series.reward"), (end, "label")] if first < last else [],
-        [(clip(here, width), "label")],
+        [(clip(position, width), "label")],
     ]
 
 
@@ -520,14 +524,14 @@ def diff_lines(
         "removed": ("[−{}]", "push.0"),
         "added": ("[+{}]", "bold push.6"),
     }
-    words, colours = [], []
+    pieces, colours = [], []
     for change in changes:
         if change.tag in tags:
             parts = BREAKABLE.findall(styles[change.tag][0].format(change.text))
-            words += parts
+            pieces += parts
             colours += [styles[change.tag][1]] * len(parts)
     return [
-        [(piece.text, colours[piece.token]) for piece in line] for line in lay_out(words, width)
+        [(piece.text, colours[piece.token]) for piece in line] for line in lay_out(pieces, width)
     ]
 
 
@@ -544,10 +548,10 @@ def compared_lines(
     for rollout in (*later.rollouts[at:], *later.rollouts[:at]):
         before = earlier.rollouts[clamped(rollout.index, len(earlier.rollouts))]
         parts = changes(before.text, rollout.text)
-        words = Counter[str]()
+        counts = Counter[str]()
         for change in parts:
-            words[change.tag] += len(change.text.split())
-        changed = f"−{words['removed']} +{words['added']} words"
+            counts[change.tag] += len(change.text.split())
+        changed = f"−{counts['removed']} +{counts['added']} words"
         if before.text == rollout.text:
             changed = "no changes"
         reward = f"reward {short(before.reward)} → {short(rollout.reward)}"
@@ -623,8 +627,8 @@ def table_lines(view: RolloutsView, width: int, height: int) -> list[Line]:
         text = safe(completion.texts[token]) if token < len(completion.texts) else ""
         line = [(f"{index + 1:>4} ", "label"), (pad(text or EMPTY_SIGN, space), "text")]
         for values in stages.values():
-            known = probability(values[token], 2) if token < len(values) else ""
-            line.append((f"{known:>{COLUMN}}", "text"))
+            number = probability(values[token], 2) if token < len(values) else ""
+            line.append((f"{number:>{COLUMN}}", "text"))
         if losses:
             loss = completion.losses[token]
             clipped = "bold series.clip" if loss.side != "free" else "text"
@@ -638,10 +642,10 @@ def table_lines(view: RolloutsView, width: int, height: int) -> list[Line]:
 def probability_line(completion: RolloutTokens, token: int, width: int) -> Line:
     """The token's probability from the reference to the step's end, with the digits that fit."""
     stages = completion.stages
-    known = {name: values[token] for name, values in stages.items() if token < len(values)}
-    digits = 3 if LABEL + 12 * len(known) <= width else 2
+    available = {name: values[token] for name, values in stages.items() if token < len(values)}
+    digits = 3 if LABEL + 12 * len(available) <= width else 2
     line = [(f"{'prob.':<{LABEL}}", "label")]
-    for name, value in known.items():
+    for name, value in available.items():
         gap = "" if len(line) == 1 else "  "
         line += [(f"{gap}{name} ", "label"), (probability(value, digits), "headline")]
     return line

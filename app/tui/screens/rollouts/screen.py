@@ -214,19 +214,19 @@ class CompletionPanel(RolloutsPanel):
         reason = detail.missing if detail else ""
         if detail and view.against:
             reason = "this prompt has no earlier answer to compare with"
-        sections, beside = render.SECTIONS, 0
+        sections, side_width = render.SECTIONS, 0
         if width >= TWO_COLUMNS:  # the other answers stand beside the tokens of this one
-            beside = width - max(TOKENS, width * 9 // 20) - GAP
-            *others, last = render.SECTIONS
+            side_width = width - max(TOKENS, width * 9 // 20) - GAP
+            *sections_left, last = render.SECTIONS
             sections = (last,)
-        column = width - beside - GAP * bool(beside)
+        column = width - side_width - GAP * bool(side_width)
         head += paragraph(reason, column, 3, "label")
         space = height - len(head)
         lines = self._token_lines(completion, column, space, len(head))
         left = render.section_lines(sections, view, column, space - len(lines) - 1)
         lines += [[], *left] if left else []
-        if beside:
-            right = render.section_lines(others, view, beside, space)
+        if side_width:
+            right = render.section_lines(sections_left, view, side_width, space)
             pairs: Iterator[tuple[Line, Line]] = zip_longest(lines, right, fillvalue=[])
             lines = [justified(a, b, column + GAP + cells(b)) for a, b in pairs]
         return [*head, *lines]
@@ -240,8 +240,8 @@ class CompletionPanel(RolloutsPanel):
         if completion.row is not None and completion.row.ids and view.step is not None:
             parts = render.token_parts(completion, view.token, view.step.run, width)
         count = sum(map(len, parts.values()))
-        least = min(render.TEXT_LINES, height - 1 - render.NUMBER_LINES)
-        text = self._text(completion, width, max(2, height - 1 - count, least))
+        min_lines = min(render.TEXT_LINES, height - 1 - render.NUMBER_LINES)
+        text = self._text(completion, width, max(2, height - 1 - count, min_lines))
         return [*text, [], *render.fitted(parts, max(1, height - 1 - len(text)))]
 
     def _text(self, completion: RolloutTokens, width: int, height: int) -> list[Line]:
@@ -527,7 +527,7 @@ class RolloutsScreen(WorkbenchScreen):
                 has_some |= bool(highlights and not distance)
                 if distance and step.step == last:
                     if by < 0 or has_some:
-                        self._report_no_highlight(measure, backward=backward, here=has_some)
+                        self._report_no_highlight(measure, backward=backward, in_step=has_some)
                         return
                     # None here or later, as in a step that is being trained: go to the latest.
                     step, by = start, -1
@@ -539,13 +539,13 @@ class RolloutsScreen(WorkbenchScreen):
             view = replace(view, measure=measure, highlights=highlights, search=None)
             self._move(view.at_highlight(highlight))
 
-    def _report_no_highlight(self, measure: Measure, *, backward: bool, here: bool) -> None:
+    def _report_no_highlight(self, measure: Measure, *, backward: bool, in_step: bool) -> None:
         """Say that there is no earlier or no later highlight, or none, and why."""
         name, detail = MEASURES[measure], self.view.loaded
         text = f"No {name} in this run."
         if backward:
             text = f"No earlier {name} in this run; f goes to later ones."
-        elif here:
+        elif in_step:
             text = f"No later {name} in this run; F goes to earlier ones."
         if detail and detail.missing and (backward or detail.missing != UNFINISHED):
             text = f"No {name}: {detail.missing}."
@@ -616,12 +616,14 @@ class RolloutsScreen(WorkbenchScreen):
         answer = letter(view.rollout.index)
         step, group, *_ = view.cursor
         stem = f"{file_stem(view.step.run.name)}-step-{step}-{group + 1}{answer}"
-        about = f"prompt, answer {answer} and its rewards, to read"
+        description = f"prompt, answer {answer} and its rewards, to read"
         write: Callable[[Path], object] = partial(write_text, view)
-        yield Export(key="t", name="text", about=about, file=f"{stem}.txt", write=write)
-        about = f"answer {answer} with the numbers of each token"
+        yield Export(key="t", name="text", description=description, file=f"{stem}.txt", write=write)
+        description = f"answer {answer} with the numbers of each token"
         write = partial(write_json, view)
-        yield Export(key="j", name="JSON", about=about, file=f"{stem}.json", write=write)
+        yield Export(
+            key="j", name="JSON", description=description, file=f"{stem}.json", write=write
+        )
 
     def action_lab(self) -> None:
         """Open the lab on this step and this answer, or on the last step of training before it."""

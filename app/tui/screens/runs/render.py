@@ -73,7 +73,7 @@ def fitting(width: int, view: RunsView) -> tuple[RunColumn, ...]:
     """
     longest = max((cell_len(run.title) for run in view.runs), default=0)
     name = replace(NAME, width=max(NAME.width, min(MAX_NAME, longest + 2)))  # with its sign
-    others = [column for column in COLUMNS if column not in FIRST]
+    optional = [column for column in COLUMNS if column not in FIRST]
     axes = {SHOWN_AS[path] for path in view.axes if path in SHOWN_AS}
     paths = sorted(view.axes, key=lambda path: path == "seed")
     columns = [
@@ -81,7 +81,7 @@ def fitting(width: int, view: RunsView) -> tuple[RunColumn, ...]:
         *FIRST[1:],
         *map(added, view.columns),
         *(added(f"={path}") for path in paths if path not in SHOWN_AS),
-        *sorted(others, key=lambda column: column.title not in axes),
+        *sorted(optional, key=lambda column: column.title not in axes),
     ]
     by_key = {(column.title, column.key): column for column in columns}
     if not any(run.tags for run in view.runs):

@@ -372,11 +372,11 @@ class RunsScreen(ControlScreen):
     def exports(self) -> Iterator[Export]:
         """The table, and the marked runs or the one under the cursor as a page."""
         view, store = self.view, self.workbench.store
-        shown = [row.run for row in view.rows if row.run is not None]
-        if shown:
-            about = f"{count_of(len(shown), 'run')} as CSV, in full precision"
-            rows = partial(read_table, store, shown)
-            yield table_export("table", about, "runs", rows)
+        listed = [row.run for row in view.rows if row.run is not None]
+        if listed:
+            description = f"{count_of(len(listed), 'run')} as CSV, in full precision"
+            rows = partial(read_table, store, listed)
+            yield table_export("table", description, "runs", rows)
         if runs := view.selection:
             name = f"{len(runs)} runs compared" if len(runs) > 1 else runs[0].title
             yield page_export(store, runs, f"{name}, as one HTML file for browsers")

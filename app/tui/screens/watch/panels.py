@@ -280,17 +280,17 @@ class CompletionsPanel(GroupPanel):
             for rollout in rollouts
         ]
         limit = fair_limit([*map(len, lanes)], height)
-        least = 0
+        padded_to = 0
         if rollouts:
             most = max(1, height // len(rollouts))
             self._lines = max(self._lines, min(most, max(map(len, lanes))))
             if any(isinstance(rollout, BoardRollout) for rollout in rollouts):
-                least = limit = min(most, self._lines)
+                padded_to = limit = min(most, self._lines)
         cut = (
             lane if len(lane) <= limit else render.lane_lines(rollout, width - 1, limit, group)
             for lane, rollout in zip(lanes, rollouts, strict=True)
         )
-        return [[*lane, *[[]] * (least - len(lane))] for lane in cut]
+        return [[*lane, *[[]] * (padded_to - len(lane))] for lane in cut]
 
 
 class Groups(GroupPanel):
@@ -327,12 +327,12 @@ class Groups(GroupPanel):
         for index, group in enumerate(groups):
             focused = linked and index == selected
             marked = self.selected if index == selected and self.has_focus else None
-            beside, reason = width - table >= render.SHORTEST_PROMPT, reasons[index]
+            has_prompts, reason = width - table >= render.SHORTEST_PROMPT, reasons[index]
             line = render.group_line(group, table, number, cell, focused=focused, marked=marked)
-            if reason and not (below or beside or focused or marked is not None):
+            if reason and not (below or has_prompts or focused or marked is not None):
                 line = render.folded_line(group, reason, table, number)
                 reason = ""
-            if beside:
+            if has_prompts:
                 line += render.prompt_of(group, width - table, focused, reason * (not below))
             blocks.append([line, *[render.reason_line(reason, width)] * bool(reason and below)])
         lines = [head, *self.listed(blocks, space, selected, above=1)]

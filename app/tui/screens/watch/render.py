@@ -92,8 +92,8 @@ def chart_lines(
             for i, series in reversed(curves.items())
         ]
         ticks = ticks_of(end, wide)
-        drawn = chart_cells(chart.keys[0], traced, wide, tall, guides, ticks, log)
-        plotted = plot_lines(*drawn, -1 if at is None else cross_column(at, end, wide))
+        cells_and_axis = chart_cells(chart.keys[0], traced, wide, tall, guides, ticks, log)
+        plotted = plot_lines(*cells_and_axis, -1 if at is None else cross_column(at, end, wide))
         shown = [text for line in plotted for text, _ in line]
         hints = [hint for hint in hints if not any(f" {hint} " in text for text in shown)]
     hints = [*(log_hints(curves.values()) if log else ()), *hints]
@@ -426,10 +426,10 @@ def phase_line(snapshot: Snapshot, now: float, width: int) -> Line:
     """
     spent = spent_in(snapshot)
     left, right = _phases(snapshot, now, spent), _numbers(snapshot, spent)
-    least = 2 + max(0, *(cell_len(text) + 1 for text in right[-1:]), 0)
-    if (over := cells(left) + least - width) > 0:
+    minimum = 2 + max(0, *(cell_len(text) + 1 for text in right[-1:]), 0)
+    if (over := cells(left) + minimum - width) > 0:
         left = _phases(snapshot, now, spent, max(0, BAR - over))
-    if snapshot.active and cells(left) + least > width:
+    if snapshot.active and cells(left) + minimum > width:
         left = _phases(snapshot, now, spent, BAR, only=snapshot.board.phase)
     while len(spent) > 1 and not snapshot.active and cells(left) + 2 > width:
         del spent[min(spent, key=spent.__getitem__)]

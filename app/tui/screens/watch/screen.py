@@ -182,8 +182,8 @@ class WatchScreen(ControlScreen):
             stem = file_stem(f"{head.name}-{chart.title}")
             yield from chart_exports(chart.title, stem, read, "step", log)
         if session is not None and session.run:
-            about = f"{head.name or head.id}, as one HTML file for browsers"
-            yield page_export(self.workbench.store, [head], about)
+            description = f"{head.name or head.id}, as one HTML file for browsers"
+            yield page_export(self.workbench.store, [head], description)
 
     def help_subject(self, topic: str) -> HelpSubject:
         """The run without the values after an earlier step that is on screen."""

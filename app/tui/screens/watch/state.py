@@ -98,10 +98,10 @@ def layout_of(
         lines = shared_lines(parts, height, focused)
         order = ("curves", "answers", "groups", "alerts")
         return Layout(lines["narrator"], columns, tuple(lines[name] for name in order))
-    above = (narrator, Part("panels", curves.least + 2))
+    above = (narrator, Part("panels", curves.minimum + 2))
     if width >= SIDE:
         lines = shared_lines(above, height)
-        side = shared_lines((overview, Part("alerts", alerts.least)), lines["panels"], focused)
+        side = shared_lines((overview, Part("alerts", alerts.minimum)), lines["panels"], focused)
         spans = {"curves": (1, 2), "answers": (1, 2)}
         rows: tuple[int, ...] = (side["groups"], side["alerts"])
         columns = (39 * width // 100, "1fr", 6 * width // 25)
@@ -247,8 +247,8 @@ def charts_of(
     Without rewards the loss is what is watched. Titles in `order` come first, in that order.
     """
     charts = [reward_chart(snapshot), *FIXED]
-    drawn = {key for chart in charts for key in chart.keys}
-    charts += [chart_of(key) for key in dict.fromkeys(added) if key not in drawn]
+    charted = {key for chart in charts for key in chart.keys}
+    charts += [chart_of(key) for key in dict.fromkeys(added) if key not in charted]
     recorded = [chart for chart in charts if any(key in snapshot.series for key in chart.keys)]
     first = "reward" if "reward" in snapshot.series else "loss"
     recorded.sort(key=lambda chart: (is_constant(chart, snapshot), chart.title != first))
@@ -259,8 +259,8 @@ def charts_of(
 def matching(charts: Sequence[Chart], text: str) -> tuple[Chart, ...]:
     """The charts with all the words in the name, key or other words of one of their metrics."""
     terms = text.casefold().split()
-    words = {chart: " ".join(map(_words, chart.keys)).casefold() for chart in charts}
-    return tuple(chart for chart in charts if all(term in words[chart] for term in terms))
+    texts = {chart: " ".join(map(_words, chart.keys)).casefold() for chart in charts}
+    return tuple(chart for chart in charts if all(term in texts[chart] for term in terms))
 
 
 def _words(key: str) -> str:

@@ -13,7 +13,7 @@ from grpo_engine.metrics import natural_range, spec
 from grpo_tui.app.charts.axis import LABEL_CELLS, Axis, axis, log_axis, steps_from
 from grpo_tui.app.charts.series import Series, Trace, column, logarithm
 from grpo_tui.app.text.numbers import short
-from grpo_tui.app.text.safe_text import cell_len, clip, clip_apart
+from grpo_tui.app.text.safe_text import cell_len, clip, clip_distinct
 from grpo_tui.app.text.words import count_of
 from grpo_tui.app.tui.widgets.panel import Line, cells, justified
 
@@ -310,7 +310,7 @@ def title_line(
 
 def named(readouts: Sequence[Readout], name_cells: int) -> list[Line]:
     """The parts of a title, with names in so many cells."""
-    names = clip_apart([item.name for item in readouts], name_cells)
+    names = clip_distinct([item.name for item in readouts], name_cells)
     return [item.spans(name) for item, name in zip(readouts, names, strict=True)]
 
 

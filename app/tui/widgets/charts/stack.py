@@ -81,10 +81,13 @@ class ChartStack(Panel):
         columns = self.columns(count)
         charts = [range(i, min(i + columns, count)) for i in range(0, count, columns)]
         needed = [lines + more, *[lines] * (len(charts) - 1)]
-        shown = visible(needed, height, chosen // columns, top=self._top)
-        self._top = shown.start
-        share, rest = divmod(height - sum(needed[i] for i in shown), len(shown))
-        return [(charts[i], needed[i] + share + (rest if i == shown.start else 0)) for i in shown]
+        in_sight = visible(needed, height, chosen // columns, top=self._top)
+        self._top = in_sight.start
+        share, remainder = divmod(height - sum(needed[i] for i in in_sight), len(in_sight))
+        return [
+            (charts[i], needed[i] + share + (remainder if i == in_sight.start else 0))
+            for i in in_sight
+        ]
 
     def stacked(
         self, rows: Sequence[Row], width: int, draw: Callable[[int, int, int], list[Line]]

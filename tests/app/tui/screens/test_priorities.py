@@ -59,7 +59,7 @@ def test_watch_cuts_nothing_that_answers_a_question_before_what_answers_a_lesser
             for x in range(column, column + columns):
                 grid[y * len(layout.columns) + x] = name
         names[name] = tops[row + rows] - tops[row]
-    opened = [names[part.name] >= part.least for part in parts[1:]]
+    opened = [names[part.name] >= part.minimum for part in parts[1:]]
     assert all(more or not less for more, less in pairwise(opened)), names
 
 

@@ -163,7 +163,7 @@ async def test_an_empty_store_says_what_would_fill_the_screen(
     }
     async with app.run_test(size=size) as pilot:
         await Walk(app, pilot).see(*words[mode])
-        keys = app.screen.query_one(KeyBar).shown
+        keys = app.screen.query_one(KeyBar).fitting
         assert mode != "rollouts" or [name for _, name, _ in keys] == [
             "find",
             "zoom",
