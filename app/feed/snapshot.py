@@ -94,7 +94,7 @@ class Snapshot:
 
     @property
     def weights(self) -> dict[str, float]:
-        """The weight of each reward function in the latest scores."""
+        """The weight of each reward function in the latest scores; NaN if it is not known."""
         rollouts = self.trained[0].rollouts[:1] if self.trained else ()
         return {reward.name: reward.weight for item in rollouts for reward in item.rewards}
 

@@ -6,7 +6,7 @@ Functions with a reader also compute the losses: on a screen they run in the rea
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import accumulate, pairwise
 
@@ -40,6 +40,12 @@ class RunInfo:
     max_length: int
     unreadable: str = ""  # why the recipe is not the run's
     trainer: str = ""  # of a run that another program trained
+    remedies: Mapping[str, str] = field(default_factory=dict)  # by what its files lack
+
+    def lacks(self, name: str) -> str:
+        """Say that the trainer did not record this, and what would."""
+        remedy = self.remedies.get(name)
+        return f"{self.trainer} did not record {name}" + (f": {remedy}" if remedy else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -99,10 +105,20 @@ class RolloutTokens:
         return {name: values for name, values in stages.items() if values}
 
     @property
+    def by_token(self) -> bool:
+        """Whether the text of each token is known."""
+        return self.row is not None and len(self.row.ids) == len(self.texts)
+
+    @property
     def tokens(self) -> Sequence[int]:
         """Where the cursor may be: on the model's tokens."""
-        row, count = self.row, len(self.texts)
-        return row.model_positions if row is not None and len(row.ids) == count else range(count)
+        return self.row.model_positions if self.row and self.row.ids else range(len(self.texts))
+
+    def token_text(self, token: int) -> str:
+        """The text of a token, or its id where the trainer recorded no texts."""
+        if self.row and self.row.ids and not self.by_token:
+            return f"id {self.row.ids[token]}"
+        return self.texts[token] if token < len(self.texts) else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -148,6 +164,7 @@ def run_info(reader: StoreReader, run: int) -> RunInfo:
         max_length=int(detail.settings.get("rollout.max_new_tokens", 1)),
         unreadable=unreadable,
         trainer=detail.trainer,
+        remedies=detail.files.missing if detail.files else {},
     )
 
 
@@ -188,7 +205,7 @@ def load_tokens(
     tokens = reader.tokens(run.key, group.key) if group.has_tokens else None
     if tokens is None:
         text = "token numbers were not recorded for this group (record.tokens=all records them)"
-        return (), f"{run.trainer} did not record tokens" if run.trainer else text
+        return (), run.lacks("tokens") if run.trainer else text
     rollouts = {rollout.index: rollout for rollout in group.rollouts}
     rows = [
         replace(
@@ -210,9 +227,9 @@ def without_losses(run: RunInfo, group: GroupView, rows: Sequence[RecordedTokens
     if all(row.old for row in rows):
         return run.unreadable or not_recorded(rows, run.recipe)
     if run.trainer and not any(row.ids for row in rows):
-        return f"{run.trainer} did not record tokens"
+        return run.lacks("tokens")
     if run.trainer:
-        return f"{run.trainer} did not record the log-probabilities of its tokens"
+        return run.lacks("the trainer's log-probabilities")
     if group.no_signal:
         return f"no push: {group.no_signal}, so its tokens were left out of the update"
     if all(rollout.advantage == 0 for rollout in group.rollouts):

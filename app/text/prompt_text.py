@@ -8,6 +8,10 @@ MARK = re.compile(r"(<[|｜][^<>\n]{1,40}[|｜]>|<(?:start|end)_of_turn>|\[/?INS
 USER_ROLES = frozenset({"user", "human"})
 MODEL_ROLES = frozenset({"assistant", "model"})
 OTHER_ROLES = frozenset({"system", "developer", "tool"})
+# A template that was decoded without its marks keeps the roles as lines.
+ROLE_LINE = re.compile(
+    rf"^(?=(?:{'|'.join(sorted(USER_ROLES | MODEL_ROLES | OTHER_ROLES))})$)", re.MULTILINE
+)
 OPENERS = {
     "[INST]": "user",
     "[/INST]": "assistant",
@@ -30,6 +34,12 @@ def question(prompt: str) -> str:
     return texts[-1] if MARK.search(prompt) and texts else prompt.strip()
 
 
+def _asks_in_lines(prompt: str) -> bool:
+    """Whether the last line of a prompt without marks asks the model to answer."""
+    last = prompt.rstrip().removesuffix("<think>").rstrip().rsplit("\n", 1)
+    return len(last) > 1 and last[1].lower() in MODEL_ROLES and not MARK.search(prompt)
+
+
 def last_question(prompt: str) -> str:
     """Return the question on one line; of a prompt without turns the last line, as a good guess."""
     line = question(prompt)
@@ -41,7 +51,7 @@ def last_question(prompt: str) -> str:
 def _turns(prompt: str) -> list[tuple[str, str]]:
     """Return (role, text) of each turn that is not empty."""
     turns, role = list[tuple[str, str]](), ""
-    for part in MARK.split(prompt):
+    for part in (ROLE_LINE if _asks_in_lines(prompt) else MARK).split(prompt):
         if MARK.fullmatch(part):
             role = OPENERS.get(part, role)
             continue

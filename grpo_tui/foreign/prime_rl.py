@@ -10,15 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
 from pathlib import Path
-from statistics import fmean
 from typing import Any, Final
 
-from grpo_engine.events import EvaluationSample, Finish, Origin, Span
+from grpo_engine.events import Finish, Origin, Span
 from grpo_engine.frozen import frozen
 from grpo_tui import record
 from grpo_tui.foreign.files import Folder, Row, finite, first_row, rows
 from grpo_tui.foreign.messages import answer_of, text_of
-from grpo_tui.foreign.reader import LARGEST_STEP, Evaluation, Format, Step
+from grpo_tui.foreign.reader import LARGEST_STEP, Format, Step, evaluation_of
 from grpo_tui.foreign.streams import SEALED, Place, Stream
 
 MONITOR: Final = "monitors/file"
@@ -144,7 +143,7 @@ class PrimeReader:
         held_out += _traces(map(self._episodes.row, self._evaluated(step)))
         if held_out:
             answers = _groups(held_out, "eval")
-            evaluations.append(Evaluation(problems=[_problem(item) for item in answers]))
+            evaluations.append(evaluation_of([item.group for item in answers]))
             groups += answers
         return Step(groups=groups, metrics=self._metrics.get(step, {}), evaluations=evaluations)
 
@@ -328,18 +327,6 @@ def _group(items: Sequence[Trace], origin: Origin) -> record.Group:
         key=str(task.get("key") or task.get("hash") or ""),
         origin=origin,
         prompt_ids=items[0].prompt_ids(),
-    )
-
-
-def _problem(item: record.Group) -> EvaluationSample:
-    scores: dict[str, list[float]] = defaultdict(list)
-    for score in (score for answer in item.group.rollouts for score in answer.rewards):
-        if score.value is not None:
-            scores[score.name].append(score.value)
-    return record.problem(
-        item.group.example_key,
-        samples=len(item.group.rollouts),
-        rewards={name: fmean(values) for name, values in scores.items()},
     )
 
 

@@ -39,6 +39,14 @@ def test_a_long_question_keeps_its_lines_and_is_one_line_in_a_list() -> None:
     assert last_question(prompt) == "What is 40 and 2 - 17?"
 
 
+def test_roles_on_lines_of_their_own_are_turns_where_the_last_asks_the_model() -> None:
+    """As verl writes a prompt: decoded without special tokens."""
+    prompt = "system\nBe brief.\nuser\nWhat is 42 - 17?\nassistant\n"
+    assert last_question(prompt) == "What is 42 - 17?"
+    assert last_question(f"{prompt}<think>\n") == "What is 42 - 17?"
+    assert last_question("user\nassistant of whom?") == "assistant of whom?"
+
+
 def test_a_prompt_without_turns_is_its_own_question() -> None:
     assert question("Q: 1+1?\nA: 2\nQ: 2+2?\nA:") == "Q: 1+1?\nA: 2\nQ: 2+2?\nA:"
     assert last_question("A story.\n\nWhat is 42 - 17?\n") == "What is 42 - 17?"

@@ -65,7 +65,7 @@ def write_json(view: RolloutsView, out: Path) -> None:
 def _tokens(completion: RolloutTokens) -> list[dict[str, Any]]:
     """Text, id and log-probabilities of each token, as far as they are recorded."""
     row = completion.row
-    if row is None or len(row.ids) != len(completion.texts):
+    if row is None or not completion.by_token:
         return []
     return [
         {

@@ -417,7 +417,7 @@ def text_rows(completion: RolloutTokens, width: int) -> list[TextRow]:
     """The lines of the answer: its tokens, or the turns of a dialogue."""
     if completion.rollout.spans:
         return dialogue_rows(completion, width)
-    if completion.row is None:  # without token numbers
+    if not completion.by_token:
         lines = paragraph(completion.rollout.text, width, 999, "text")
         return [TextRow(number, note=line) for number, line in enumerate(lines)]
     return token_rows(completion.texts, 0, None, width)
@@ -579,7 +579,7 @@ def token_parts(
     """
     row, recipe = completion.row, run.recipe
     assert row is not None
-    text = safe(completion.texts[token]) if token < len(completion.texts) else ""
+    text = safe(completion.token_text(token))
     number = bisect_left(completion.tokens, token) + 1
     title = f"← token {number} of {len(row.model_positions)} “{text or EMPTY_SIGN}” →"
     parts = {
@@ -624,7 +624,7 @@ def table_lines(view: RolloutsView, width: int, height: int) -> list[Line]:
     at = bisect_left(tokens, view.token)
     for index in visible([1] * len(tokens), height - 1, at, top=max(0, at - height // 2)):
         token = tokens[index]
-        text = safe(completion.texts[token]) if token < len(completion.texts) else ""
+        text = safe(completion.token_text(token))
         line = [(f"{index + 1:>4} ", "label"), (pad(text or EMPTY_SIGN, space), "text")]
         for values in stages.values():
             number = probability(values[token], 2) if token < len(values) else ""

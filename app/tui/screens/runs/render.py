@@ -185,7 +185,7 @@ def preview_lines(preview: Preview, width: int, height: int) -> list[Line]:
     lines += _post_mortem(preview, width)
     lines += _charts(preview, width, height - len(lines))
     for label, text in files_text(preview.detail.files):
-        lines += paragraph(text, width, 6, "label", (f"{label}  ", "text"))
+        lines += paragraph(f"{label}: {text}", width, 6, "label")
     if preview.alert is not None and preview.alert.explanation not in reason:
         sign, colour = severity_mark(preview.alert.severity)
         if not preview.alert.is_recent(preview.detail.summary.step):

@@ -1,5 +1,6 @@
 """The lines of Watch's panels: charts, answers, groups, alerts and log, phases."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -145,7 +146,8 @@ def function_lines(snapshot: Snapshot, width: int, at: int | None = None) -> lis
     lines = []
     for i, (name, end) in enumerate(zip(functions, ends, strict=True)):
         moved = name == snapshot.mover
-        times = f" ×{short(weights[name])}" if name in weights else ""
+        weight = weights.get(name, math.nan)
+        times = "" if math.isnan(weight) else f" ×{short(weight)}"
         space = width - 5 - right - cell_len(times)
         left = [
             (" ━ ", curve_colour(chart, i + 1)),
@@ -462,7 +464,8 @@ def _phases(
     if snapshot.status == "empty":
         return [(" no run", "label")]
     if not snapshot.active:
-        worked = f" after {seconds(snapshot.elapsed)}" if snapshot.elapsed else ""
+        known = snapshot.elapsed > 0  # a run from files of another trainer may have no time
+        worked = f" after {seconds(snapshot.elapsed)}" if known else ""
         status = {"failed": "bad", "lost": "warn"}.get(snapshot.status, "good")
         return [
             (f" {snapshot.status}", f"bold {status}"),
