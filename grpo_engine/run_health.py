@@ -201,7 +201,9 @@ def _rose(run: RunFacts, text: str, measured: str = "") -> Health:
     if since is None:
         reason = f"{text}, which chance does not explain. {measured}"
         return Health(word="learning", reason=reason.strip())
-    reason = f"{text}, but no further since step {since}. {measured}".strip()
+    # between two evaluations only training tells
+    rise = "right answers in training rose " if len(run.held_out) == 2 else ""
+    reason = f"{text}, but {rise}no further since step {since}. {measured}".strip()
     return Health(word="learned", reason=_with_cause(run, reason))
 
 

@@ -117,6 +117,11 @@ def test_the_reason_has_the_numbers_or_the_alert() -> None:
     assert shared.reason.startswith(
         "Cannot be judged: the held-out numbers use the same reward, startswith, so they rise also"
     )
+    ends = health(facts(0.30, 0.88, lately=STAYED)).reason  # nothing was measured at step 30
+    assert ends == (
+        "Held-out accuracy rose from 30% at step 0 to 88% at step 60, but right answers in "
+        "training rose no further since step 30."
+    )
     alone = health(facts(judge=Judge(shared="mine")))  # no held-out problem was tried
     assert alone.reason.startswith("Cannot be judged: there is only the reward, mine, which rises")
     assert health(facts()).reason.startswith("Cannot be judged: held-out accuracy was never")
