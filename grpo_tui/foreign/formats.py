@@ -11,9 +11,10 @@ from grpo_tui.foreign.prime_rl import PRIME_RL
 from grpo_tui.foreign.reader import Format, Reader
 from grpo_tui.foreign.trackio import SQLITE, TRACKIO
 from grpo_tui.foreign.trl import TRL
+from grpo_tui.foreign.verifiers import VERIFIERS
 from grpo_tui.foreign.verl import VERL
 
-FORMATS: Final[tuple[Format, ...]] = (TRL, VERL, PRIME_RL, TRACKIO, NEMO)
+FORMATS: Final[tuple[Format, ...]] = (TRL, VERL, PRIME_RL, TRACKIO, NEMO, VERIFIERS)
 
 
 def is_foreign(path: Path) -> bool:

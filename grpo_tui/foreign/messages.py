@@ -2,27 +2,28 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import takewhile
 from typing import Any
 
 from grpo_engine.events import Span
 from grpo_tui import record
+from grpo_tui.foreign.files import parsed
 
 Message = Mapping[str, Any]
 
 
 def split(messages: Sequence[Message]) -> tuple[record.Prompt, Sequence[Message]]:
-    """The prompt, which is all before the model's first message, and the answer.
-
-    A prompt that is the user's message alone is a text.
-    """
+    """The prompt, which is all before the model's first message, and the answer."""
     before = [*takewhile(lambda message: message.get("role") != "assistant", messages)]
-    prompt: record.Prompt = [
-        {"role": str(item.get("role", "")), "content": text_of(item)} for item in before
-    ]
-    if len(before) == 1 and before[0].get("role") == "user":
-        prompt = text_of(before[0])
-    return prompt, messages[len(before) :]
+    return prompt_of(before), messages[len(before) :]
+
+
+def prompt_of(messages: Sequence[Message]) -> record.Prompt:
+    """Messages as a prompt; the user's message alone is a text."""
+    if [message.get("role") for message in messages] == ["user"]:
+        return text_of(messages[0])
+    return [{"role": str(item.get("role", "")), "content": text_of(item)} for item in messages]
 
 
 def answer_of(messages: Sequence[Message]) -> tuple[str, tuple[Span, ...]]:
@@ -56,10 +57,22 @@ def text_of(message: Message) -> str:
     text += _content(message.get("content"))
     calls = message.get("tool_calls")
     for call in calls if isinstance(calls, list) else ():
+        call = _parsed(call)  # verifiers had it as a text up to 0.1
         function = call.get("function", call) if isinstance(call, Mapping) else call
+        if isinstance(function, Mapping) and "name" in function:
+            arguments = _parsed(function.get("arguments", {}))
+            function = {"name": function["name"], "arguments": arguments}
         called = json.dumps(function, ensure_ascii=False)
         text += f"{chr(10) * bool(text)}<tool_call>\n{called}\n</tool_call>"
     return text
+
+
+def _parsed(value: Any) -> Any:
+    """What a text of JSON says; anything else as it is."""
+    if isinstance(value, str):
+        with suppress(ValueError):
+            return parsed(value.encode("utf-8", "surrogatepass"))
+    return value
 
 
 def _content(content: Any) -> str:

@@ -16,7 +16,7 @@ from grpo_engine.events import Finish, Origin, Span
 from grpo_engine.frozen import frozen
 from grpo_tui import record
 from grpo_tui.foreign.files import Folder, Row, finite, first_row, rows
-from grpo_tui.foreign.messages import answer_of, text_of
+from grpo_tui.foreign.messages import answer_of, prompt_of, text_of
 from grpo_tui.foreign.reader import LARGEST_STEP, Format, Step, evaluation_of
 from grpo_tui.foreign.streams import SEALED, Place, Stream
 
@@ -136,13 +136,13 @@ class PrimeReader:
 
     def read(self, step: int) -> Step:
         files = self._old.get(step, {})
-        train = list(_traces(rows(files["train"]))) if files else list(self._trained(step))
-        groups = _groups(train, "train")
+        train = list(traces_of(rows(files["train"]))) if files else list(self._trained(step))
+        groups = groups_of(train, "train")
         evaluations = []
-        held_out = list(_traces(rows(files["eval"]))) if "eval" in files else []
-        held_out += _traces(map(self._episodes.row, self._evaluated(step)))
+        held_out = list(traces_of(rows(files["eval"]))) if "eval" in files else []
+        held_out += traces_of(map(self._episodes.row, self._evaluated(step)))
         if held_out:
-            answers = _groups(held_out, "eval")
+            answers = groups_of(held_out, "eval")
             evaluations.append(evaluation_of([item.group for item in answers]))
             groups += answers
         return Step(groups=groups, metrics=self._metrics.get(step, {}), evaluations=evaluations)
@@ -151,7 +151,7 @@ class PrimeReader:
         """The traces that a step trained on, with their annotations."""
         ids = self._shipped[step]
         for place in dict.fromkeys(self._places[uid] for uid in ids):
-            for trace in _traces([self._episodes.row(place)]):
+            for trace in traces_of([self._episodes.row(place)]):
                 if (uid := str(trace.values.get("id"))) in ids:
                     notes = [self._updates.row(note).values for note in self._notes[uid]]
                     yield replace(trace, notes=notes)
@@ -190,9 +190,7 @@ class Trace:
 
     def prompt(self) -> record.Prompt:
         messages = [_dict(node.get("message")) for node in self._split()[0]]
-        if [message.get("role") for message in messages] == ["user"]:
-            return text_of(messages[0])
-        return [{"role": str(m.get("role", "")), "content": text_of(m)} for m in messages]
+        return prompt_of(messages)
 
     def _split(self) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
         """The nodes before the model's first, and the rest."""
@@ -302,7 +300,7 @@ class Trace:
         return spans if len(spans) > 1 else []
 
 
-def _traces(episodes: Iterable[Row]) -> Iterator[Trace]:
+def traces_of(episodes: Iterable[Row]) -> Iterator[Trace]:
     """The traces of agents that are trained."""
     for row in episodes:
         for trace in _dicts(row.values.get("traces")):
@@ -310,14 +308,18 @@ def _traces(episodes: Iterable[Row]) -> Iterator[Trace]:
                 yield Trace(episode=row.values, values=trace)
 
 
-def _groups(traces: Sequence[Trace], origin: Origin) -> list[record.Group]:
+def groups_of(
+    traces: Sequence[Trace], origin: Origin, sampling: Mapping[str, float] | None = None
+) -> list[record.Group]:
     groups: dict[tuple[str, str], list[Trace]] = defaultdict(list)
     for trace in traces:
         groups[trace.group].append(trace)
-    return [_group(items, origin) for items in groups.values()]
+    return [_group(items, origin, sampling) for items in groups.values()]
 
 
-def _group(items: Sequence[Trace], origin: Origin) -> record.Group:
+def _group(
+    items: Sequence[Trace], origin: Origin, sampling: Mapping[str, float] | None
+) -> record.Group:
     task = _dict(items[0].values.get("task"))
     answer = _dict(task.get("data")).get("answer")
     return record.group(
@@ -327,6 +329,7 @@ def _group(items: Sequence[Trace], origin: Origin) -> record.Group:
         key=str(task.get("key") or task.get("hash") or ""),
         origin=origin,
         prompt_ids=items[0].prompt_ids(),
+        sampling=sampling,
     )
 
 

@@ -92,11 +92,9 @@ def _numbers(step: Step, name: str) -> bool:
 def evaluation_of(
     groups: Sequence[ev.Group], metrics: Mapping[str, float] | None = None, *, greedy: bool = False
 ) -> Evaluation:
-    """The evaluation that these held-out answers are; their mean reward is computed here."""
-    totals = [
-        answer.reward for item in groups for answer in item.rollouts if answer.reward is not None
-    ]
-    mean = {"eval/reward": fmean(totals)} if totals else {}
+    """The evaluation that these held-out answers are; its mean reward is computed here."""
+    means = [item.reward_mean for item in groups if item.reward_mean is not None]
+    mean = {"eval/reward": fmean(means)} if means else {}
     problems = [*map(_problem, groups)]
     return Evaluation(problems=problems, metrics=mean | {**(metrics or {})}, greedy=greedy)
 
