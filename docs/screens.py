@@ -140,7 +140,7 @@ STATES = {
     "leave": Shot("runs", "several", ("q",), ("Leave the workbench?",)),
     "found": Shot("watch", "one", ("ctrl+p", *"kl"), ("Metric: KL to reference",)),
     "presets": Shot("new_run", "one", ("enter",), ("start from",)),
-    "recipes": Shot("new_run", "one", (*["down"] * 3, "enter"), ("conflicts with",)),
+    "recipes": Shot("new_run", "one", (*["down"] * 4, "enter"), ("conflicts with",)),
     "recipe": Shot("new_run", "one", TURNED[:1], ("signal", "choose recipe")),
     "prompts": Shot("new_run", "one", TURNED[:2], ("problems to train on", "1 of 3")),
     "rewards": Shot("new_run", "one", TURNED[:3], ("try rewards", "target")),
