@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_engine.metrics import phase_seconds, spec
 from grpo_tui.app.text.numbers import MINUS, seconds, short, signed, tokens
+from grpo_tui.experiments.compare.values import CODE
 from grpo_tui.experiments.starts import start_step
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def _effects_sentence(effects: "Sequence[MainEffect]") -> str:
 
 
 def _leaf(path: str) -> str:
-    return path.rpartition(".")[2]
+    return path if path.startswith(CODE) else path.rpartition(".")[2]
 
 
 def unequal(test: "PairedTest", comparison: "Comparison", axis: str, by: str) -> tuple[str, str]:

@@ -1,7 +1,7 @@
 """Compare runs: settings, metrics at equal work, statistics over seeds, tests per problem."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from difflib import unified_diff
 from math import inf, isfinite
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from grpo_engine.errors import quoted
 from grpo_engine.metrics import METRICS, count_of, natural_range, spec
 from grpo_tui.experiments.compare.values import (
+    CODE,
     TRAINER,
     Comparison,
     Effect,
@@ -70,10 +71,14 @@ def compare(
     if axis:
         check_choice("axis", axis, AMOUNTS)
     functions = [reader.functions(run.key) for run in runs]
+    versions = [
+        _versions(sources) | _files(reader.code(run.key), sources)
+        for run, sources in zip(runs, functions, strict=True)
+    ]
     stored, settings = (
         [
-            reader.settings(run.key, in_force=in_force) | _versions(sources)
-            for run, sources in zip(runs, functions, strict=True)
+            reader.settings(run.key, in_force=in_force) | of_run
+            for run, of_run in zip(runs, versions, strict=True)
         ]
         for in_force in (False, True)
     )
@@ -86,7 +91,7 @@ def compare(
     runs = sorted(full, key=lambda run: order.index(run.key))
     base = next((run for run in runs if baseline and run.key == baseline.key), None)
     steps, position = _equal_steps(reader, runs, axis, at)
-    alike = _alike(runs, settings)
+    alike = _alike(runs, settings, {item.path for item in differing})
     changed = {"name", *(item.path for item in (*differing, *by_recipe))}
     last, is_limited = _last_evaluations(reader, runs, steps)
     groups = _compared(alike, base or runs[0])
@@ -147,6 +152,17 @@ def _versions(functions: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
+def _files(code: Mapping[str, Any], functions: Mapping[str, Any]) -> dict[str, str]:
+    """The first digits of each code file's hash, without the files that `_versions` has."""
+    known = {source["sha256"] for source in functions.values()}
+    digests = {name: str(file.get("sha256", "")) for name, file in code.items()}
+    return {
+        CODE + name: digest[:7]
+        for name, digest in digests.items()
+        if digest and digest not in known
+    }
+
+
 def _sources(runs: Runs, functions: Sequence[Mapping[str, Any]], base: int) -> tuple[str, ...]:
     """Diffs from the baseline's functions: of their files, or of the functions alone."""
     lines: list[str] = []
@@ -184,7 +200,7 @@ def only_recorded(path: str) -> bool:
 
 
 def _is_different(settings: Sequence[Settings], path: str) -> bool:
-    """Whether runs have several values; what another trainer did not record is not compared."""
+    """Whether runs have several values; what a run did not record is not compared."""
     texts = {
         json.dumps(values[path], sort_keys=True) if path in values else ""
         for values in settings
@@ -194,7 +210,12 @@ def _is_different(settings: Sequence[Settings], path: str) -> bool:
 
 
 def _is_unrecorded(settings: Settings, path: str) -> bool:
-    """Whether a run of another trainer may have the setting, and did not record it."""
+    """Whether a run may have the setting and did not record it, as one of another trainer.
+
+    The hashes of code files are missing from the records of older versions.
+    """
+    if path.startswith(CODE):
+        return path not in settings
     is_foreign = settings.get(TRAINER, _THIS[TRAINER]) != _THIS[TRAINER]
     return is_foreign and path not in settings and not path.startswith("trainer.")
 
@@ -250,14 +271,21 @@ def _metric(
 # -- seeds --------------------------------------------------------------------------------------
 
 
-def _alike(runs: Runs, settings: Sequence[Settings]) -> list[list[RunSummary]]:
-    """Group the runs that differ only in the seed and in what they record."""
+def _alike(
+    runs: Runs, settings: Sequence[Settings], differing: Collection[str]
+) -> list[list[RunSummary]]:
+    """Group the runs that differ only in the seed and in what they record.
+
+    Code files count where those that recorded them differ.
+    """
     alike: dict[str, list[RunSummary]] = {}
     for run, values in zip(runs, settings, strict=True):
         same = {
             path: value
             for path, value in values.items()
-            if path not in _SEEDLESS and not only_recorded(path)
+            if path not in _SEEDLESS
+            and not only_recorded(path)
+            and (path in differing or not path.startswith(CODE))
         }
         alike.setdefault(json.dumps(same, sort_keys=True), []).append(run)
     return list(alike.values())

@@ -9,6 +9,7 @@ from grpo_engine.metrics import Direction
 from grpo_tui.experiments.values import RunSummary
 
 TRAINER = "trainer.name"  # a setting of runs that another trainer recorded
+CODE = "code of "  # begins what a code file of the user is called among the settings
 
 
 @frozen

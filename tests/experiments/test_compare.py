@@ -273,6 +273,35 @@ def test_runs_that_differ_in_their_seed_alone_are_one_setting_and_not_ranked(
     assert found.notes == ("no paired test of s2 and s0: their data sets differ (data, other)",)
 
 
+def run_with_file(path: Path, name: str, digest: str, seed: int = 0) -> None:
+    code = {".": {"commit": name}, "rewards.py": {"sha256": digest}} if digest else {}
+    first = replace(started(), code=code)
+    events = (first, evaluated(1, (1, 0, 1, seed) * 3), ended(1))
+    recorded(path, *events, tree=config(seed=seed), name=name)
+
+
+def test_runs_whose_reward_file_was_changed_are_not_of_one_setting(path: Path) -> None:
+    """A run that did not record its files is not said to have others."""
+    for name, digest, seed in (("a", "1" * 64, 0), ("b", "2" * 64, 0), ("a1", "1" * 64, 1)):
+        run_with_file(path, name, digest, seed)
+    run_with_file(path, "older", "")
+    changed = compared(path, "a", "b", "a1", "older")
+    (file,) = (item for item in changed.differing if item.path != "seed")
+    assert (file.path, file.values) == (
+        "code of rewards.py",
+        ("1111111", "2222222", "1111111", None),
+    )
+    ids = {run.name: run.id for run in changed.runs}
+    assert changed.seeds == ((ids["a"], ids["a1"]),)
+    assert setting_name(changed, changed.seeds[0]) == "code of rewards.py 1111111 (2 seeds)"
+    assert paired_tests(compared(path, "a", "b"))
+    for names in (("a", "a1"), ("a", "older")):
+        alike = compared(path, *names)
+        assert alike.notes == (f"{' and '.join(names)} are runs of one setting",)
+        assert "code of rewards.py" not in {item.path for item in alike.differing}
+    assert "code of rewards.py" not in compared(path, "a", "older").same
+
+
 def test_runs_of_two_trainers_are_tested_on_the_problems_that_both_evaluated(path: Path) -> None:
     """What TRL does not record is no difference; the trainer is one, and seeds are alike."""
     settings = {"algorithm.recipe": "grpo", "algorithm.beta": 0.1}

@@ -36,6 +36,7 @@ NAMES: Any = SimpleNamespace(
         SettingDifference(path="seed", values=(0, 1, 0, 1)),
     ),
     seeds=(("a", "b"), ("c", "d")),
+    by_trainer=(),
 )
 
 
@@ -108,7 +109,7 @@ def test_names_leave_out_minor_settings_unless_only_these_tell_them_apart() -> N
     kept = SettingDifference(
         path="record.tokens", values=("all", "all", "none", "none"), minor=True
     )
-    found: Any = SimpleNamespace(runs=NAMES.runs, seeds=NAMES.seeds, differing=(beta, kept))
+    found: Any = SimpleNamespace(**vars(NAMES) | {"differing": (beta, kept)})
     assert setting_name(found, ("c", "d")) == "beta 0.04 (2 seeds)"
     found.differing = (kept,)
     assert setting_name(found, ("c", "d")) == "tokens none (2 seeds)"
