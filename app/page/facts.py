@@ -68,7 +68,7 @@ def summary_of(run: Mapping[str, Any]) -> str:
         "" if run["seed"] is None else f"seed {run['seed']}",
         step_of(run["step"], run["total_steps"]),
         "" if run["tokens"] is None else f"{run['tokens']:,} tokens",
-        f"{run['elapsed']:.0f} s{device}",
+        f"{run['elapsed']:.0f} s{device}" if run["elapsed"] else "",
     ]
     return " · ".join(filter(None, parts))
 

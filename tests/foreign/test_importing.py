@@ -8,6 +8,7 @@ import pytest
 
 from grpo_engine import events as ev
 from grpo_tui import record
+from grpo_tui.app.cli.main import main
 from grpo_tui.app.text.run_text import files_text
 from grpo_tui.experiments.errors import ImportRefusedError
 from grpo_tui.experiments.record.writer import RunWriter
@@ -251,3 +252,19 @@ def test_the_runs_page_says_what_was_recorded_and_what_would_record_the_rest(
     assert labels == ["recorded", *["not recorded"] * 4]
     finished = [e for e in events(store) if isinstance(e, ev.StepFinished)]
     assert all(step.elapsed != step.elapsed for step in finished), "no time was recorded"
+
+
+def test_a_time_that_no_file_has_is_not_shown_as_0(
+    take: Import,
+    store: Path,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    verl_step(folder, 1)
+    take()
+    monkeypatch.setenv("GRPO_TUI_DB", str(store))
+    assert main(["runs", "show", "@last"]) == 0
+    shown = capsys.readouterr().out
+    assert "elapsed" not in shown
+    assert "not recorded: metrics: verl gives them to its loggers" in shown

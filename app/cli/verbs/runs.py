@@ -176,6 +176,7 @@ def show(
         "origin": detail.origin,
         "code": ", ".join(map(_commit, code.items())),
     }
+    fields["elapsed"] = fields["elapsed"] or None  # its trainer may have recorded no times
     print_fields({k: v for k, v in fields.items() if " " not in k and v not in ("", None)})
     for label, text in files_text(detail.files):
         print_text(f"{label}: {text}")

@@ -48,7 +48,7 @@ from grpo_tui.app.tui.widgets.charts.plot import (
 )
 from grpo_tui.app.tui.widgets.panel import Line, Span, cells, justified, meter, paragraph
 from grpo_tui.app.tui.widgets.top_bar import severity_mark
-from grpo_tui.experiments.values import AlertView, BoardRollout
+from grpo_tui.experiments.values import AlertView, BoardRollout, trainer_of
 
 SHORTEST_PLOT = 3  # lines below the list of reward functions
 
@@ -473,6 +473,9 @@ def _phases(
             ("  mean step" * bool(spent), "label"),
             *_usual_step(spent),
         ]
+    trainer = trainer_of(snapshot.head.config)
+    if trainer and not board.phase and snapshot.status == "running":
+        return [(f" waits for the next step of {trainer}", "label")]
     spans = []
     for name in [only] if only else filter(None, dict.fromkeys((*PHASES, board.phase))):
         if name == board.phase:

@@ -28,7 +28,7 @@ async def test_a_run_appears_while_it_trains_and_only_its_trainer_can_pause_it(s
     async with walk(workbench(store)) as on:
         await on.see("theirs")
         await on.press("enter")
-        await on.see("2 + 2 =", "3 Watch")
+        await on.see("2 + 2 =", "3 Watch", "waits for the next step of TRL")
         step_of(run, 2)
         await on.see("step 2")
         assert "step 2/" not in on.text
