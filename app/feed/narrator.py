@@ -11,6 +11,7 @@ from grpo_tui.app.feed.run_state import held_out_of
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.text.numbers import share, short, signed
 from grpo_tui.app.text.prompt_text import last_question
+from grpo_tui.app.text.words import count_of
 from grpo_tui.experiments.db.configs import flat
 from grpo_tui.experiments.values import AlertView, trainer_of
 
@@ -31,6 +32,7 @@ ENDINGS = {
     "imported": "The import ended",
 }
 CANCELLED = 0.01  # sum of a group's advantages, as a share of their sizes
+CANCEL = "pushes up and down cancel"
 
 
 def narrate(snapshot: Snapshot, focus: int = 0) -> tuple[str, ...]:
@@ -124,14 +126,24 @@ def _loss_note(snapshot: Snapshot, loss: float) -> str:
     ]
     if not any(pushes):
         return f"{part}: no answer was pushed" if pushes else ""
+    pushed = [group for group in pushes if group]
     cancel = all(
-        abs(math.fsum(group)) <= CANCELLED * math.fsum(map(abs, group)) for group in pushes
+        abs(math.fsum(group)) <= CANCELLED * math.fsum(map(abs, group)) for group in pushed
     )
-    if not cancel or not snapshot.metrics.get("grad_norm"):
+    most_idle = len(pushed) < len(pushes) / 2
+    if not (cancel or most_idle) or not snapshot.metrics.get("grad_norm"):
         return ""
-    if kl is not None and loss / 2 <= kl <= loss:
+    if cancel and kl is not None and loss / 2 <= kl <= loss:
         return f" is mostly the KL penalty ({short(kl)})"
-    return f"{part} is near 0: pushes up and down cancel" if abs(loss) < NEAR_ZERO else ""
+    if abs(loss) >= NEAR_ZERO:
+        return ""
+    reasons = []
+    if len(pushed) < len(pushes):
+        idle = f"{len(pushes) - len(pushed)} of {count_of(len(pushes), 'prompt')}"
+        reasons.append(f"{idle} of step {snapshot.trained_step} had no push")
+    if cancel:
+        reasons.append(f"in the others {CANCEL}" if reasons else CANCEL)
+    return f"{part} is near 0: {', '.join(reasons)}"
 
 
 def _hacking(snapshot: Snapshot) -> str:

@@ -294,14 +294,17 @@ def test_the_loss_that_is_explained_is_the_one_on_the_chart() -> None:
 
 def test_the_narrator_says_why_a_loss_near_0_is_no_lack_of_learning() -> None:
     # an earlier step has metrics but no curves; its KL .00575 times beta .04 is .00023
-    assert "Loss −.003 (KL penalty 2.3e−4) is near 0: pushes up and down cancel." in told()
+    near = (
+        "is near 0: 2 of 8 prompts of step 24 had no push, in the others pushes up and down cancel."
+    )
+    assert f"Loss −.003 (KL penalty 2.3e−4) {near}" in told()
     assert "Loss 3e−4 is mostly the KL penalty (2.3e−4)." in told(loss=0.0003)
-    assert "Loss 2e−4 (KL penalty 2.3e−4) is near 0: pushes up and down cancel." in told(loss=2e-4)
+    assert f"Loss 2e−4 (KL penalty 2.3e−4) {near}" in told(loss=2e-4)
     assert "Loss .06 (KL penalty 2.3e−4) is not near 0." in told(loss=0.06)
     # a mean of answers, or of minibatches, is not beta times the mean of tokens
     for other in ({"recipe": "grpo"}, {"weight": "per_token", "minibatches": 2}):
         sentences = told(loss=0.0003, algorithm=other)
-        assert "Loss 3e−4 is near 0: pushes up and down cancel." in sentences
+        assert f"Loss 3e−4 {near}" in sentences
     assert not any("Loss" in one for one in told(loss=0.019))
     assert not any("Loss" in one for one in told(grad_norm=0.0))
     pushed = [replace(one, advantage=1.0) for one in folded().trained[0].rollouts]
@@ -311,6 +314,29 @@ def test_the_narrator_says_why_a_loss_near_0_is_no_lack_of_learning() -> None:
     even = [replace(one, advantage=0.0) for one in folded().trained[0].rollouts]
     snapshot = replace(folded(), trained=(replace(one_way, rollouts=tuple(even)),))
     assert any("Loss" in one and "no answer was pushed" in one for one in narrate(snapshot))
+
+
+def test_a_loss_near_0_is_explained_by_the_prompts_without_a_push() -> None:
+    pushed = folded().trained[0]
+    idle = replace(pushed, rollouts=tuple(replace(one, advantage=0.0) for one in pushed.rollouts))
+
+    def loss(*groups: ev.Group) -> list[str]:
+        snapshot = replace(folded(), trained=groups, trained_step=30)
+        return [one for one in narrate(snapshot) if one.startswith("Loss")]
+
+    (why,) = loss(pushed, idle, idle, idle)
+    assert why.endswith(
+        "3 of 4 prompts of step 30 had no push, in the others pushes up and down cancel."
+    )
+    (why,) = loss(pushed, pushed)
+    assert "had no push" not in why
+    # Pushes that go one way do not cancel; they explain nothing unless most prompts have none.
+    one_way = replace(
+        pushed, rollouts=tuple(replace(one, advantage=1.0) for one in pushed.rollouts)
+    )
+    (why,) = loss(one_way, idle, idle)
+    assert why.endswith("is near 0: 2 of 3 prompts of step 30 had no push.")
+    assert not loss(one_way, one_way, idle)
 
 
 BUILT_IN = Head(config={"rewards": {"functions": ["accuracy", "format"]}})

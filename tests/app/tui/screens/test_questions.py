@@ -227,7 +227,8 @@ def says_why_the_loss_is_nearly_nothing(_reader: StoreReader, _run: int, text: s
 
 def says_that_the_loss_is_no_measure(_reader: StoreReader, _run: int, text: str) -> None:
     assert re.search(
-        r"Loss [\de.−]+ is near 0: pushes up and down cancel\.",
+        r"Loss [\de.−]+ is near 0: (\d of \d prompts of step \d+ had no push, in the others )?"
+        r"pushes up and down cancel\.",
         " ".join(text.split()),
     )
 
