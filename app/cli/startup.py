@@ -35,8 +35,9 @@ class NoTerminalError(ValueError):
 
 
 def require_terminal() -> None:
-    """Raise if there is no terminal for the screen."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    """Raise if there is no terminal for the screen, nor textual-serve, which draws in a browser."""
+    in_browser = os.environ.get("TEXTUAL_DRIVER") == "textual.drivers.web_driver:WebDriver"
+    if not in_browser and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise NoTerminalError(
             "the screen needs a terminal; `grpo-tui logs RUN --follow` prints a run's lines, and "
             "`grpo-tui --help` lists what else does without one"

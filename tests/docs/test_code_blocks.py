@@ -37,6 +37,8 @@ NOT_RUN: Mapping[str, str] = {
     "./grpo-tui demo": SCREEN,
     "./grpo-tui tour": SCREEN,
     "grpo-tui watch": SCREEN,
+    "ssh -t HOST": "needs another machine",
+    "python -c 'from textual_serve": "serves until it is stopped",
     "mlx.launch --hostfile": "needs other machines",
     "mlx.launch -n 2": "two processes, as in tests/e2e/test_launcher.py",
     "mlx_lm.server": "serves until it is stopped, as in tests/engine/rewards/test_judge_runs.py",

@@ -10,6 +10,7 @@ import pytest
 from grpo_engine.errors import ConfigError, EngineError
 from grpo_tui.app import exit_codes
 from grpo_tui.app.cli.main import main
+from grpo_tui.app.cli.startup import require_terminal
 from grpo_tui.app.cli.verb_table import VERBS
 
 HEAVY = ("mlx", "mlx_lm", "textual", "sqlmodel", "sqlalchemy", "pydantic", "numpy", "rich.console")
@@ -115,6 +116,14 @@ def test_the_workbench_without_a_terminal_is_a_usage_error(
     monkeypatch.setattr("sys.stdin", io.StringIO())
     assert main([]) == exit_codes.USAGE
     assert "needs a terminal" in capsys.readouterr().err
+
+
+def test_textual_serve_draws_the_workbench_without_a_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    monkeypatch.setenv("TEXTUAL_DRIVER", "textual.drivers.web_driver:WebDriver")
+    require_terminal()
 
 
 @pytest.mark.parametrize("verb", ["train", "resume", "sweep", "eval"])
