@@ -10,7 +10,7 @@ import re
 import sys
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -40,7 +40,7 @@ from grpo_tui.experiments.export.csv import header_of
 from grpo_tui.experiments.values import RunSummary
 
 if TYPE_CHECKING:
-    from grpo_tui.experiments.compare.values import Comparison
+    from grpo_tui.experiments.compare.values import Comparison, SettingDifference
     from grpo_tui.experiments.reader import StoreReader
 
 LIMIT = 5_000_000  # bytes
@@ -50,6 +50,10 @@ NAMED = 3  # runs in a title
 NAME = 60  # cells of a run's or a setting's name in a list
 LONG = 48  # characters of a cell that is wrapped
 SAMPLE = 200  # cells of an answer that shows a finding
+LEFT_OUT = "left out"
+# topics of sentences that may quote what a function was given, or come from elsewhere
+QUOTING = ("failures", "process", "other")
+TEXTS = re.compile(r"prompt|prefill|chat_template_kwargs|\.stop$")  # settings that models read
 FOLDERS = re.compile(
     r"(?<![\w.~/\\<])(?:~|[A-Za-z]:(?=[\\/])|file:|https?:)?[\\/](?=\S)(?:[^\s\"'<>|]*[\\/])?"
 )
@@ -68,7 +72,7 @@ def page(
     limit: int = LIMIT,
 ) -> str:
     """The page of a run, or of several with what Compare says of them."""
-    compared = _compared(reader, runs) if len(runs) > 1 else Compared()
+    compared = _compared(reader, runs, choice) if len(runs) > 1 else Compared()
     parts = [_parts(reader, run, choice, alone=len(runs) == 1) for run in runs]
     frame = {
         "TITLE": text(first_of([run.title for run in runs], NAMED)),
@@ -162,11 +166,13 @@ class Compared:
     settings: Mapping[tuple[str, ...], str] = field(default_factory=dict)
 
 
-def _compared(reader: "StoreReader", runs: Sequence[RunSummary]) -> Compared:
+def _compared(reader: "StoreReader", runs: Sequence[RunSummary], choice: Choice) -> Compared:
     """The verdict, the rankings, and the settings that differ."""
     from grpo_tui.experiments.compare.runs import compare
 
     result: Comparison = compare(reader, runs)
+    if choice.redact:  # settings also name the lines of charts and the rows of rankings
+        result = replace(result, differing=tuple(map(_numbered, result.differing)))
     settings = {ids: setting_name(result, ids) for ids in columns_of(result, pooled=True)}
     lines = [
         f"<h1>{text(first_of([run.title for run in runs], NAMED))}</h1>",
@@ -188,6 +194,34 @@ def _compared(reader: "StoreReader", runs: Sequence[RunSummary]) -> Compared:
     return Compared(lines=lines, settings=settings)
 
 
+def _numbered(item: "SettingDifference") -> "SettingDifference":
+    """A setting with `text 1`, `text 2` … for its values, if these are texts that models read."""
+    if not TEXTS.search(item.path):
+        return item
+    names = {value_text(value): "" for value in item.values}
+    names = {text: f"text {number}" for number, text in enumerate(names, 1)}
+    return replace(item, values=tuple(names[value_text(value)] for value in item.values))
+
+
+def _redacted(content: dict[str, Any], findings: Sequence[Finding]) -> list[Finding]:
+    """Leave out of the content what models read, and return the findings without what may quote.
+
+    What an alert is about, when and how often it was raised stays.
+    """
+    texts = {path for path in content["settings"] if TEXTS.search(path)}
+    content["settings"] |= dict.fromkeys(texts, LEFT_OUT)
+    quoted = [item.explanation for item in findings if item.topic in QUOTING]
+    quoted.append(content["run"]["error"])
+    if any(text.rstrip(".") in content["health_reason"] for text in quoted if text):
+        content["health_reason"] = LEFT_OUT
+    return [
+        replace(item, explanation=LEFT_OUT, remedy="")
+        if item.topic in QUOTING
+        else replace(item, examples=())
+        for item in findings
+    ]
+
+
 @frozen
 class RunParts:
     """What the page says of a run: first of all, below its curves, and at the end."""
@@ -199,17 +233,18 @@ class RunParts:
 
 def _parts(reader: "StoreReader", run: RunSummary, choice: Choice, *, alone: bool) -> RunParts:
     content = gather(reader, run)
-    if choice.redact:
-        prompts = {path for path in content["settings"] if "prompt" in path}
-        content["settings"] |= dict.fromkeys(prompts, "left out")
     result = audit(reader, run)
+    findings: Sequence[Finding] = result.findings
+    note = run.note
+    if choice.redact:
+        findings, note = _redacted(content, findings), ""
     head = [
         f"<h1>{text(run.title)}</h1>" if alone else "",
         f'<p class="muted">{text(summary_of(content["run"]))}</p>',
         *_numbers(content),
         f'<p class="verdict">{text(content["verdict"])}</p>',
-        f'<p class="note">{text(run.note)}</p>' if run.note else "",
-        *_problems(result.findings, choice),
+        f'<p class="note">{text(note)}</p>' if note else "",
+        *_problems(findings),
         f'<p class="muted">No problem seen: {text(", ".join(result.fine))}.</p>'
         if result.fine
         else "",
@@ -247,7 +282,7 @@ def _numbers(content: Mapping[str, Any]) -> Iterator[str]:
     yield "</ul>"
 
 
-def _problems(findings: Iterable[Finding], choice: Choice) -> Iterator[str]:
+def _problems(findings: Iterable[Finding]) -> Iterator[str]:
     """A line for each alert: severity, topic, steps, sentence, remedy, and answers that show it."""
     yield '<ul class="problems">'
     for item in findings:
@@ -256,7 +291,7 @@ def _problems(findings: Iterable[Finding], choice: Choice) -> Iterator[str]:
         yield f'<li><b class="badge {word}">{word}</b> <b>{text(item.topic)}</b>'
         yield f' <span class="muted">{text(item.steps + times)}</span>'
         yield f'<br>{text(item.explanation)} <span class="muted">{text(item.remedy)}</span>'
-        for answer in item.examples if not choice.redact else ():
+        for answer in item.examples:
             name = f"step {answer.step}, answer {answer.group + 1}{letter(answer.rollout)}"
             quoted = clip(" ".join(answer.text.split()), SAMPLE)
             yield f"<br><q>{escape(quoted)}</q> "

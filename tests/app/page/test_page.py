@@ -20,6 +20,7 @@ from grpo_tui.app.page.answers import Choice, spread
 from grpo_tui.app.page.write import clean, page
 from grpo_tui.experiments.errors import NothingStoredError
 from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.store import ExperimentStore
 from tests.app.compared import refs_of, sweep_of_settings
 from tests.app.stored import PINNED, STEPS, record, run_events
 
@@ -185,6 +186,54 @@ def test_redacted_has_numbers_and_no_prompt_or_answer(store: Path) -> None:
     assert not [r.text for g in stored for r in g.rollouts if r.text in text]
     assert details[0]["answers"][0]["heat"]["push"]
     assert details[0]["answers"][0]["facts"]["why"][0]
+
+
+def with_canaries(number: int) -> Any:
+    """A run in which every text that a prompt or an answer may be quoted in has a canary."""
+    for event in run_events(steps=2):
+        if isinstance(event, ev.GroupScored):
+            span = ev.Span(start=0, length=1, kind="environment", turn=0, error="canary-error")
+            span = replace(span, info={"canary-key": "canary-info"})
+            rollouts = tuple(
+                replace(
+                    item,
+                    text=f"canary-answer {number}",
+                    ends=(),
+                    spans=(span,),
+                    rewards=tuple(replace(r, reason="canary-reason") for r in item.rewards),
+                )
+                for item in event.group.rollouts
+            )
+            group = replace(event.group, prompt_text="canary-prompt", target="canary-target")
+            event = replace(event, group=replace(group, rollouts=rollouts))
+        yield event
+    for rule in ("reward_exception", "environment_error", "reward_no_score", "canary_rule"):
+        yield ev.AlertRaised(
+            step=2, rule=rule, severity="error",
+            explanation="ValueError: could not read 'canary-answer'.", remedy="canary-remedy",
+        )  # fmt: skip
+    yield ev.NoteWritten(step=2, text="canary-log")
+    yield ev.RunFailed(step=2, error="ValueError", message="canary-message", traceback="canary-tb")
+
+
+def test_redacted_quotes_nothing_of_prompts_and_answers_anywhere(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    for number in (1, 2):
+        task = {"name": "arithmetic", "system_prompt": f"canary-system {number}"}
+        record(path, with_canaries(number), name=f"run-{number}", task=task | {"prefill": "canary"})
+    with ExperimentStore(path) as made:
+        for key in (1, 2):
+            made.change(key, note="best was 'canary-answer'")
+    for refs in (("run-1",), ("run-1", "run-2")):
+        html = page_of(path, *refs, redact=True)
+        details = [unpacked(group) for group in data_of(html)["groups"]]
+        assert "canary" not in html + json.dumps(details)
+        assert "The run failed" not in html
+        assert html.count("failures") >= 3  # what it is about stays
+    assert "text 2" in html
+    everything = page_of(path, "run-1")
+    for text in ("canary-answer", "canary-message", "canary-remedy", "canary-system", "best was"):
+        assert text in everything
 
 
 @pytest.mark.parametrize(
