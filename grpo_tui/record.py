@@ -534,13 +534,14 @@ class Run:
             self._put(alert)
 
     def _total_tokens(self, groups: Sequence[ev.Group], given: Mapping[str, float]) -> int | None:
-        """All tokens so far, as the trainer counts them, or those of the answers."""
-        if math.isfinite(given.get("num_tokens", math.nan)):
-            return int(given["num_tokens"])
+        """All tokens so far of the answers, as our own runs count; else as the trainer counts."""
         counts = [answer.model_tokens for item in groups for answer in item.rollouts]
         self._counts = self._counts and bool(counts) and None not in counts
         self._tokens += sum(filter(None, counts))
-        return self._tokens if self._counts else None
+        if self._counts:
+            return self._tokens
+        counted = given.get("num_tokens", math.nan)
+        return int(counted) if math.isfinite(counted) else None
 
     def evaluation(
         self,

@@ -363,6 +363,17 @@ def test_a_replay_counts_no_tokens_that_were_not_recorded(store: Path) -> None:
     assert {event.tokens_per_second for event in deltas} == {0.0}
 
 
+def test_tokens_are_those_of_the_answers_where_they_are_known(store: Path) -> None:
+    """A trainer may count prompts as well; tokens of two runs are compared."""
+    answer = record.rollout("ab", tokens=record.tokens([1, 2]))
+    with record.run(store=store) as run:
+        run.step(1, [record.group("2 + 2 = ", [answer, answer])], metrics={"num_tokens": 90})
+        run.step(2, [record.group("2 + 2 = ", [answer])], metrics={"num_tokens": 150})
+        run.step(3, [record.group("2 + 2 = ", answers(0.0))], metrics={"num_tokens": 200})
+    steps = [event.tokens for event in stored(store) if isinstance(event, ev.StepFinished)]
+    assert steps == [4, 6, 200]
+
+
 def test_alerts_are_raised_from_the_metrics_that_are_given(store: Path) -> None:
     with record.run(store=store) as run:
         for step in range(1, 12):

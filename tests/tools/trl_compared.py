@@ -1,20 +1,24 @@
-"""The same settings trained by this program and by TRL, three seeds each, for Compare.
+"""The same settings trained by this program and by TRL, three seeds each, and Compare's picture.
 
-    python -m tests.tools.trl_compared ENV/bin/python FOLDER
+    python -m tests.tools.trl_compared ENV/bin/python FOLDER docs/images/two-trainers.svg
 
 ENV is the environment of `tests.tools.trl_environment`. FOLDER gets the store, the settings and
 the scripts that `grpo-tui config export` writes of them; what is in its store already is kept.
 """
 
+import asyncio
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+from docs.screens import Shot, shoot
+from grpo_tui.app.tui.looks.colours import DARK
 from grpo_tui.experiments.errors import StoreError
 from grpo_tui.experiments.reader import StoreReader
 
 SEEDS = (1, 2, 3)
+SIZE = (120, 36)
 SETTINGS = """\
 steps: 40
 rewards: {functions: [numeric_answer, format_all], weights: [1.0, 2.0]}
@@ -34,7 +38,7 @@ def has(store: Path, name: str) -> bool:
         return False
 
 
-def main(python: Path, folder: Path) -> None:
+def main(python: Path, folder: Path, picture: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     settings, store = folder / "settings.yaml", folder / "s.db"
     settings.write_text(SETTINGS)
@@ -57,7 +61,10 @@ def main(python: Path, folder: Path) -> None:
             else:
                 run(*program, "train", settings, *of_run)
     run(*program, "compare", *(f"{t}-{s}" for t in ("grpo-tui", "trl") for s in SEEDS))
+    marked = ("home", *("space", "down") * (2 * len(SEEDS)), "d")
+    shot = Shot("runs", "several", marked, ("TRL (3 seeds)", "points"))
+    picture.write_text(asyncio.run(shoot(shot, store, SIZE, DARK))[0], encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]).absolute(), Path(sys.argv[2]).absolute())
+    main(*(Path(word).absolute() for word in sys.argv[1:]))
