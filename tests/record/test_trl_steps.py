@@ -33,7 +33,11 @@ STEPS, TRAINER = unpacked(CONTENT)
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("trl") / "s.db"
+    return run_of_trl(tmp_path_factory.mktemp("trl") / "s.db")
+
+
+def run_of_trl(path: Path) -> Path:
+    """A store with the run `watched` of TRL."""
     settings, _ = of_trainer(CONTENT["settings"])
     with record.run("watched", trainer="TRL", settings=settings, store=path) as run:
         for step, batches in STEPS:

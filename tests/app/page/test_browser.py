@@ -18,6 +18,7 @@ from tests.app import dialogues
 from tests.app.compared import refs_of, sweep_of_settings
 from tests.app.page.browser import PROGRAM, Browser, browser
 from tests.app.stored import record, run_events
+from tests.record.test_trl_steps import run_of_trl
 
 pytestmark = [
     pytest.mark.slow,
@@ -75,6 +76,8 @@ def written(folder: Path, kind: str) -> Path:
         return trained(folder, "algorithm.recipe=sft")
     if kind == "distill":
         return trained(folder, "algorithm.recipe=distill", "teacher.path=starter")
+    if kind == "TRL":
+        return report(run_of_trl(folder / "s.db"), "@last")
     if kind == "another trainer":  # no token numbers, no evaluations
         with trainer.run("theirs", trainer="loop", store=folder / "s.db", steps=3) as run:
             for step in (1, 2, 3):
@@ -90,7 +93,9 @@ def written(folder: Path, kind: str) -> Path:
     return report(folder / "s.db", "@last")
 
 
-@pytest.mark.parametrize("kind", ["grpo", "dialogue", "sft", "distill", "sweep", "another trainer"])
+@pytest.mark.parametrize(
+    "kind", ["grpo", "dialogue", "sft", "distill", "sweep", "TRL", "another trainer"]
+)
 def test_a_page_of_each_kind_draws_itself_from_its_file_alone(
     tab: Browser, tmp_path: Path, kind: str
 ) -> None:
