@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_engine.metrics import phase_seconds, spec
 from grpo_tui.app.text.numbers import MINUS, seconds, short, signed, tokens
-from grpo_tui.experiments.compare.values import CODE
+from grpo_tui.experiments.compare.values import CODE, UNEQUAL_RATIO
 from grpo_tui.experiments.starts import start_step
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from grpo_tui.experiments.values import RunSummary
 
 ALPHA = 0.05
-UNEQUAL_RATIO = 1.5  # the ratio of two settings' training
 ARROWS = {"up": "↑", "down": "↓", "none": ""}  # by the better direction of a metric
 UNTESTED = "there are no held-out answers to the same problems (evaluation.every)"
 GREEDY = "eval/greedy/"
@@ -93,6 +92,8 @@ def verdict(
     if ranking.comparisons > 1:
         result = f"{result[:-1]}, corrected for {ranking.comparisons} comparisons."
     work, way = unequal(row.test, comparison, axis, by)
+    if comparison.cut_at:
+        work = f"Evaluations after {comparison.cut_at} are left out. {work}".strip()
     sentences = [work, _effects_sentence(ranking.effects), result, way]
     if not ranking.seeds:
         sentences.append("One seed each: the interval covers other problems, not other seeds.")
@@ -203,8 +204,12 @@ def _by_other_mode(row: "RankedSetting", ranking: "Ranking", comparison: "Compar
     if test is None or row.test is None:
         return ""
     sure = "" if test.p_value < ALPHA else "not significant, "
-    size = _size(test, up=row.test.difference >= 0)  # the sign of the setting that is named first
-    return f"{mode} answers: {size}, {sure}{probability(test.p_value)}."
+    up = row.test.difference >= 0  # the sign of the setting that is named first
+    # Beside averaged effects it must say whose difference it is.
+    pair = (test.own, test.other) if up else (test.other, test.own)
+    names = " − ".join(setting_name(comparison, side.runs) for side in pair)
+    of_pair = f" of {names}" if ranking.effects else ""
+    return f"{mode} answers{of_pair}: {_size(test, up=up)}, {sure}{probability(test.p_value)}."
 
 
 def _size(test: "PairedTest", *, up: bool = True) -> str:

@@ -13,6 +13,7 @@ from grpo_engine.metrics import METRICS, count_of, natural_range, spec
 from grpo_tui.experiments.compare.values import (
     CODE,
     TRAINER,
+    UNEQUAL_RATIO,
     Comparison,
     Effect,
     Evaluated,
@@ -64,7 +65,8 @@ def compare(
     With `axis` step, tokens or wall, also compare each metric at the same step, tokens or seconds:
     at `at`, or by default where the shortest run ends. Deltas are relative to `baseline`. `reach`
     is the held-out accuracy, or a metric's value as in `reward=.9`, that the settings race to.
-    Evaluations are the last ones up to there, or the last of all if a run has none up to there.
+    Evaluations are the last ones up to there, or the last of all if a run has none up to there or
+    if those are of unequal work.
     With `values_at` the metrics alone are compared at another place.
     """
     goal = threshold(reach)
@@ -93,7 +95,7 @@ def compare(
     steps, position = _equal_steps(reader, runs, axis, at)
     alike = _alike(runs, settings, {item.path for item in differing})
     changed = {"name", *(item.path for item in (*differing, *by_recipe))}
-    last, is_limited = _last_evaluations(reader, runs, steps)
+    last, limit = _last_evaluations(reader, runs, steps, axis), position
     groups = _compared(alike, base or runs[0])
     if values_at is not None:
         steps, position = _equal_steps(reader, runs, axis, values_at)
@@ -101,7 +103,8 @@ def compare(
         runs=tuple(runs),
         baseline=base.id if base else None,
         at=position,
-        equal_work=bool(axis) and is_limited,
+        equal_work=last.equal_work,
+        cut_at=limit if last.cut else "",
         differing=differing,
         by_recipe=by_recipe,
         sources=_sources(runs, functions, runs.index(base or runs[0])),
@@ -112,22 +115,42 @@ def compare(
         },
         metrics=tuple(_metric(reader, runs, base, key, steps) for key in keys),
         seeds=tuple(tuple(run.id for run in group) for group in alike if len(group) > 1),
-        rankings=_rankings(reader, groups, last, goal, _varied(runs, differing)),
-        notes=tuple(_reasons(reader, groups, last)),
+        rankings=_rankings(reader, groups, last.by_run, goal, _varied(runs, differing)),
+        notes=tuple(_reasons(reader, groups, last.by_run)),
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Evaluations:
+    """The evaluations that runs are ranked by, by the key of each run and by mode.
+
+    `equal_work` is whether they are those within the limit, and `cut` whether that left out later
+    ones.
+    """
+
+    by_run: Mapping[int, Mapping[str, Judged]]
+    equal_work: bool
+    cut: bool
+
+
 def _last_evaluations(
-    reader: "StoreReader", runs: Runs, steps: Sequence[int | None]
-) -> tuple[Mapping[int, Mapping[str, Judged]], bool]:
-    """The last evaluations of each run up to its step, and True; else the last of all."""
+    reader: "StoreReader", runs: Runs, steps: Sequence[int | None], axis: str
+) -> _Evaluations:
+    """The last evaluations of each run up to its step; of all, where these are of unequal work."""
     unlimited = {run.key: _last_by_mode(reader, run) for run in runs}
-    last = {
+    limited = {
         run.key: _last_by_mode(reader, run, step) for run, step in zip(runs, steps, strict=True)
     }
-    if any(unlimited[run] and not last[run] for run in last):
-        return unlimited, False
-    return last, True
+    amounts = [
+        getattr(run, AMOUNTS[axis]) * item.evaluation.step / max(1, run.step)
+        for run in runs
+        for item in limited[run.key].values()
+        if axis
+    ]
+    is_lacking = any(unlimited[run] and not limited[run] for run in limited)
+    if is_lacking or max(amounts, default=0) >= UNEQUAL_RATIO * max(1, min(amounts, default=0)):
+        return _Evaluations(by_run=unlimited, equal_work=False, cut=False)
+    return _Evaluations(by_run=limited, equal_work=bool(axis), cut=limited != unlimited)
 
 
 def _reasons(

@@ -8,6 +8,7 @@ from grpo_engine.frozen import frozen
 from grpo_engine.metrics import Direction
 from grpo_tui.experiments.values import RunSummary
 
+UNEQUAL_RATIO = 1.5  # of two amounts of training that are not equal
 TRAINER = "trainer.name"  # a setting of runs that another trainer recorded
 CODE = "code of "  # begins what a code file of the user is called among the settings
 
@@ -155,13 +156,15 @@ class Ranking:
 class Comparison:
     """Runs side by side; `by_recipe` are settings that differ only because their recipes do.
 
-    `equal_work` is whether the evaluations are those up to `at`, and not the last ones of all runs.
+    `equal_work` is whether the evaluations are of equal work, and not the last ones of all runs;
+    `cut_at` is the work after which there are others, if any.
     """
 
     runs: tuple[RunSummary, ...]
     baseline: str | None
     at: str
     equal_work: bool = False
+    cut_at: str = ""
     differing: tuple[SettingDifference, ...]
     by_recipe: tuple[SettingDifference, ...] = ()
     same: Mapping[str, Any]

@@ -55,7 +55,7 @@ async def test_the_verdict_says_so_and_the_legend_has_its_values(
     [
         (5, "step", ""),  # both were evaluated at step 5
         (4, "step", ""),  # at steps 4 and 5
-        (3, "step", "b had 5 steps, a 3 steps"),
+        (3, "step", "a had 30 steps, b 5 steps"),  # at steps 3 and 5 they are not equal
         (10, "step", "a had 30 steps, b 5 steps"),
         # a step of b takes as many tokens as ten of a: at 3k tokens they are at steps 30 and 3
         (10, "tokens", "b had about 5,000 tokens, a about 3,000 tokens"),
@@ -79,6 +79,27 @@ def test_at_equal_tokens_other_steps_are_no_unequal_training(tmp_path: Path) -> 
     told = verdict(CompareView(refs=refs_of(path), axis="tokens").with_comparison(comparison))
     assert "steps 30 and 3" in told
     assert "Unequal training" not in told
+
+
+def test_evaluations_of_unequal_steps_are_not_compared_as_equal_work(tmp_path: Path) -> None:
+    """Up to step 16 long was evaluated at 10: 16 steps are 1.6 times as many."""
+    path = evaluated_runs(tmp_path, ("long", 30, 100, 10), ("short", 16, 100, 8))
+    with closing(StoreReader(path)) as reader:
+        comparison = load_comparison(reader, ["long", "short"], "", "step", None)
+    assert (comparison.equal_work, comparison.cut_at) == (False, "")
+    (test,) = (row.test for row in comparison.rankings[0].settings if row.test)
+    assert {test.own.steps, test.other.steps} == {(30,), (16,)}
+    told = verdict(CompareView(refs=refs_of(path)).with_comparison(comparison))
+    assert told.startswith("Unequal training: long had 30 steps, short 16 steps.")
+
+
+def test_what_equal_steps_leave_out_is_said(tmp_path: Path) -> None:
+    path = evaluated_runs(tmp_path, ("long", 30, 100, 10), ("short", 10, 100, 10))
+    with closing(StoreReader(path)) as reader:
+        comparison = load_comparison(reader, ["long", "short"], "", "step", None)
+    assert (comparison.equal_work, comparison.cut_at) == (True, "step 10")
+    told = verdict(CompareView(refs=refs_of(path)).with_comparison(comparison))
+    assert told.startswith("Evaluations after step 10 are left out. ")
 
 
 def test_the_command_names_its_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
