@@ -22,6 +22,7 @@ import traceback
 import typing
 import warnings
 import weakref
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -641,17 +642,26 @@ class Run:
 
 
 def _scored(step: int, groups: Iterable[Group]) -> Iterator[ev.Event]:
-    for index, item in enumerate(groups):
-        if _is(item, Group, "groups", "record.group(...)"):
-            yield ev.GroupScored(step=step, group=replace(item.group, index=index))
+    known = [item for item in groups if _is(item, Group, "groups", "record.group(...)")]
+    for index, item in _counted_by_origin(known):
+        yield ev.GroupScored(step=step, group=replace(item.group, index=index))
 
 
 def _numbered(step: int, groups: Iterable[Group]) -> Iterator[ev.Event]:
-    for index, item in enumerate(groups):
-        if isinstance(item, Group) and item.numbers:
+    known = [item for item in groups if isinstance(item, Group)]
+    for index, item in _counted_by_origin(known):
+        if item.numbers:
             yield ev.TokensScored(
                 step=step, group=index, origin=item.group.origin, numbers=item.numbers
             )
+
+
+def _counted_by_origin(groups: Iterable[Group]) -> Iterator[tuple[int, Group]]:
+    """The groups with their numbers, which begin with 0 for each origin, as in runs of our own."""
+    counts = Counter[str]()
+    for item in groups:
+        yield counts[item.group.origin], item
+        counts[item.group.origin] += 1
 
 
 def computed_metrics(groups: Sequence[ev.Group]) -> dict[str, float]:

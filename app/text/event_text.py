@@ -4,7 +4,7 @@ from math import isnan
 
 from grpo_engine import events as ev
 from grpo_tui.app.text.numbers import share, short
-from grpo_tui.app.text.words import step_of
+from grpo_tui.app.text.words import count_of, step_of
 
 
 def sentence(event: ev.Event) -> str:
@@ -26,7 +26,9 @@ def sentence(event: ev.Event) -> str:
         case ev.StepSkipped():
             return f"step {event.step} made no update: {event.reason}"
         case ev.EvaluationFinished():
-            return f"{event.problems} held-out problems ({event.mode}){_results(event)}"
+            known = count_of(event.problems, "held-out problem")
+            problems = known if event.problems else "held-out"
+            return f"{problems} ({event.mode}){_results(event)}"
         case ev.CheckpointSaved():
             return f"checkpoint of step {event.step} saved{', the best so far' * event.best}"
         case ev.NoteWritten():

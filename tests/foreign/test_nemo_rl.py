@@ -53,6 +53,8 @@ def test_answers_have_their_tokens_log_probabilities_and_advantages(store: Path)
     by_step = imported(store)
     assert list(by_step) == [(0, "eval"), (1, "train"), (2, "train"), (2, "eval"), (3, "train")]
     first, second = by_step[2, "train"]
+    # As in runs of our own, held-out groups have numbers of their own.
+    assert [g.index for g in (first, second, *by_step[2, "eval"])] == [0, 1, 0]
     assert [group.prompt_text for group in (first, second)] == ["What is 2 + 2?", "What is 3 + 4?"]
     assert (first.prompt_ids, second.prompt_ids) == ((1, 50, 51), (1, 52, 53, 54))
     right, wrong = first.rollouts

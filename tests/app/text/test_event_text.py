@@ -1,5 +1,6 @@
 """Events in a sentence."""
 
+from dataclasses import replace
 from math import nan
 
 import pytest
@@ -30,3 +31,5 @@ def test_an_evaluation_says_its_reward_if_there_is_one_and_of_how_many_answers(
         seconds=1.0,
     )
     assert sentence(event).endswith(f"4 held-out problems (greedy){expected}")
+    # Another trainer's means, of nobody knows how many problems.
+    assert sentence(replace(event, problems=0)).startswith("held-out (greedy)")
