@@ -255,9 +255,13 @@ def _ended(snapshot: Snapshot) -> list[str]:
         at = f" at step {accuracy.last_step}" if accuracy.last_step < snapshot.step else ""
         ends = f"{share(accuracy.start)} to {share(accuracy.last)}"
         held_out = f"Held-out accuracy, sampled: {ends}{at}."
-    head = f"{ENDINGS[snapshot.status]} after {snapshot.step} steps"
-    if trainer := trainer_of(snapshot.head.config):
-        head += f"; {trainer} trained it"
+    trainer = trainer_of(snapshot.head.config)
+    head = ENDINGS[snapshot.status]
+    if snapshot.step or not trainer:
+        head += f" after {snapshot.step} steps"
+    if trainer:
+        # An imported evaluation is what it has before the first step.
+        head += f"; {trainer} {'trained' if snapshot.step else 'evaluated'} it"
     elif snapshot.status == "lost":
         saved = snapshot.checkpoint
         resumed = "begins it again" if saved is None else f"resumes it from step {saved}"

@@ -5,10 +5,13 @@ from pathlib import Path
 import pytest
 
 from grpo_tui import record
+from grpo_tui.foreign.importing import Options, import_runs
 from grpo_tui.foreign.messages import answer_of
 from tests.app.compared import workbench
 from tests.app.tui.screens.test_rollouts import opened
 from tests.app.walk import walk
+
+VERIFIERS = Path(__file__).parents[3] / "foreign" / "verifiers" / "0.4"
 
 
 def step_of(run: record.Run, step: int) -> None:
@@ -63,3 +66,12 @@ async def test_turns_whose_tokens_are_unknown_are_shown_as_texts(store: Path) ->
         await opened(on, step=1, group=0, rollout=0)
         await on.see("turn 2 of 2", "let me add", "‹7›", "it is seven")
         assert "0 tokens" not in on.text
+
+
+async def test_an_imported_evaluation_was_not_trained(store: Path) -> None:
+    import_runs(VERIFIERS, Options(store=store))
+    async with walk(workbench(store)) as on:
+        await on.see("0.4")
+        await on.press("enter")
+        await on.see("The import ended; verifiers evaluated it.", "What is 6 * 7?")
+        assert "after 0 steps" not in on.text
