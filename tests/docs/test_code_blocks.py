@@ -79,6 +79,7 @@ FAILS = {
 }
 CHAT = '{"prompt": [{"role": "user", "content": "%s"}], "answer": "%s"}\n'
 FILES: Mapping[str, Mapping[str, str]] = {
+    "docs/other-trainers.md": {"mine.yaml": "{steps: 3, algorithm: {recipe: dapo}}"},
     "docs/tasks.md": {
         "CONFIG.yaml": "{rollout: {prompts: 2, group_size: 2}}",
         "quiz.csv": "Frage,Lösung\n" + "".join(f"{n} + 1 = ?,{n + 1}\n" for n in range(40)),
