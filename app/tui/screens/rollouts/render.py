@@ -219,9 +219,11 @@ def count_lines(search: Search, step: int, width: int) -> list[Line]:
 
 def prompt_lines(view: RolloutsView, width: int, height: int) -> list[Line]:
     """The prompts of the run: mean reward over the run, times sampled, and the last step."""
-    lowest = f"the lowest {MAX_PROMPTS:,} · " * (len(view.prompts) == MAX_PROMPTS)
+    part = f"to step {max(prompt.step for prompt in view.prompts)}"
+    if len(view.prompts) == MAX_PROMPTS:
+        part = f"the lowest {MAX_PROMPTS:,}"
     lines = [
-        [(clip(f"{lowest}esc closes the list", width), "label")],
+        [(clip(f"{part} · esc closes the list", width), "label")],
         [(f"{'mean':>5} {'times':>5} {'last':>5}  prompt", "label")],
     ]
     for position, prompt in enumerate(view.prompts):
@@ -235,13 +237,13 @@ def prompt_lines(view: RolloutsView, width: int, height: int) -> list[Line]:
     return lines
 
 
-def position_line(name: str, group: GroupView, order: Order, width: int) -> Line:
+def position_line(name: str, group: GroupView, sorted_by: str, width: int) -> Line:
     """The current position: run, step, and the prompt as far as it fits; the order of `n`."""
     line = [(f" {clip(name, 40)}", "headline"), (f"  step {group.step}", "text")]
     if group.origin != "train":
         how = ", greedy" if is_greedy(group) else ", sampled" * (group.origin == "eval")
         line.append((f"  {origin_name(group.origin)}{how}", "accent"))
-    sort = "" if order == "prompt" else f"sort {order}  "
+    sort = f"sort {sorted_by}  " if sorted_by else ""
     line.append((f"  {sort}prompt {group.index + 1} ", "label"))
     prompt = clip(last_question(group.prompt_text), max(8, width - cells(line) - 3))
     return [*line, (f"“{prompt}”", "text")]

@@ -107,7 +107,7 @@ class HistoryBar(RolloutsPanel, BarPanel, can_focus=False):
         if view.step is None or view.group is None:
             return []
         return [
-            render.position_line(view.step.run.name, view.group, view.order, width),
+            render.position_line(view.step.run.name, view.group, view.sorted_by, width),
             render.history_line(view.visits, view.group, width),
         ]
 
@@ -570,7 +570,14 @@ class RolloutsScreen(WorkbenchScreen):
             self.opening = self._list_prompts(step.run.key, step.origin)
             return
         self.query_one(FindBar).close()
-        self.view = replace(self.view, search=None, prompts=()).ordered_by(order)
+        self.update(search=None)
+        if self.view.prompts:
+            self.opening = self._leave_list(order)
+        else:
+            self._order(step, order)
+
+    def _order(self, step: GroupList, order: Order) -> None:
+        self.view = self.view.ordered_by(order)
         if measure := ORDERS[order][-1]:  # its first in the answer, or in the step
             parts = 3 if measure == "clipped" else 1
             self._go_to_highlight(step, measure, 1, self.view.cursor[:parts])
@@ -584,14 +591,26 @@ class RolloutsScreen(WorkbenchScreen):
         greedy = is_greedy(group) if group else False
         with reporting(self):
             prompts = await self.read("prompts", load_prompts, run, origin, greedy)
-            self.view = replace(self.view, prompts=prompts, hit=0)
+            self.view = self.view.with_prompts(prompts)
             if prompts:
                 self._open_hit(0)
+
+    @work(exclusive=True, group="step")
+    async def _leave_list(self, order: Order | None = None) -> None:
+        """Close the list of the run's prompts, and return to the step that was shown before it."""
+        listed, (step, group, rollout, _) = self.view.step, self.view.listed_from
+        self.update(prompts=())
+        with reporting(self):
+            if listed is not None:
+                groups = await self.read("step", load_step, listed.run, step, listed.origin)
+                self.view = self.view.with_step(groups, (group, rollout))
+                if order is not None:
+                    self._order(groups, order)
 
     def leave(self, quits: bool = False) -> None:
         """Close the list of the run's prompts before the screen is left."""
         if self.view.prompts and not quits:
-            self.update(prompts=())
+            self.opening = self._leave_list()
         else:
             super().leave(quits)
 

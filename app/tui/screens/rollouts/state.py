@@ -192,6 +192,7 @@ class RolloutsView:
     greedy: bool = True  # whether greedy answers are listed where sampled ones are there as well
     search: Search | None = None
     prompts: tuple[PromptMean, ...] = ()  # of the whole run, while they are listed
+    listed_from: Cursor = (0, 0, 0, 0)  # what was shown before they were listed
     hit: int = 0  # of the search, or of the prompts
     measure: Measure = "clipped"
     highlights: tuple[Highlight, ...] = ()
@@ -260,6 +261,13 @@ class RolloutsView:
         """The groups of this prompt that were sampled as this one, once its history is read."""
         return visits(self.loaded.history, self.group) if self.loaded and self.group else ()
 
+    @property
+    def sorted_by(self) -> str:
+        """What the prompts are listed by; empty for the order they were drawn in, and for hits."""
+        if self.prompts:
+            return "over the run"
+        return "" if self.search or self.order == "prompt" else self.order
+
     def visit(self, by: int) -> GroupView | None:
         """The same prompt `by` visits away, or None."""
         same, group = self.visits, self.group
@@ -303,6 +311,11 @@ class RolloutsView:
         # a held-out problem may have one answer
         view = view.at_rollout(*at) if at else view.move_rollout(0)
         return view.without_other_list()
+
+    def with_prompts(self, prompts: tuple[PromptMean, ...]) -> "RolloutsView":
+        """List the prompts of the run."""
+        listed_from = self.listed_from if self.prompts else self.cursor
+        return replace(self, prompts=prompts, listed_from=listed_from, hit=0)
 
     def without_other_list(self) -> "RolloutsView":
         """Close the list of the run's prompts unless the group is one of its selected prompt."""

@@ -419,6 +419,41 @@ async def test_the_prompts_of_the_run_are_listed_only_beside_the_selected_one(
         assert "of the run" not in on.text
 
 
+@pytest.mark.parametrize(
+    ("keys", "order"), [(("escape",), "worst"), (("s", "r"), "reward"), (("s", "k"), "kl")]
+)
+async def test_the_list_of_the_run_is_named_and_left_for_the_step_before_it(
+    keys: tuple[str, ...], order: str, store: Path
+) -> None:
+    async with on_rollouts(store, 2, 0, 0) as on:
+        await on.press("s", "w")
+        shown = on.view.cursor[:3]
+        assert "sort worst" in on.lines[1]
+        await on.press("s", "o")
+        while on.view.step.step == 2:
+            await on.press("n")
+        assert "sort over the run" in on.lines[1]
+        assert "sort worst" not in on.text
+        assert f"to step {STEPS} · esc closes the list" in on.text
+        await on.press("s", "o")  # once more, from the list
+        await on.press(*keys)
+        await on.until(lambda: on.view.order == order and on.view.step.step == 2)
+        assert f"sort {order}" in on.lines[1]
+        if keys == ("escape",):
+            assert on.view.cursor[:3] == shown
+        elif order == "reward":
+            assert on.view.group_at == 0
+        else:
+            assert on.view.measure == "kl"
+
+
+async def test_hits_of_a_search_are_not_said_to_be_sorted(store: Path) -> None:
+    async with on_rollouts(store, 2, 0, 0) as on:
+        await on.press("s", "w")
+        view = replace(on.view, search=Search(text="x"))
+        assert "sort" not in painted(HistoryBar, 120, view=view)
+
+
 def test_a_list_of_some_of_the_prompts_says_so(store: Path) -> None:
     with closing(StoreReader(store)) as reader:
         (prompt, *_) = reader.prompt_means(1, "train", greedy=False, limit=9)
