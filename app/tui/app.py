@@ -285,11 +285,21 @@ class Workbench(RunApp):
         elif request is not None:
             await self.forward(request)
         else:
-            if not leads and mode in ("watch", "rollouts") and not self.session and self.selected:
+            if not leads and self._opens_selected(before, mode):
                 self._open(self.selected)
             await self.show_mode(mode)
         if isinstance(self.screen, WorkbenchScreen):
             self.screen.previous_mode = before.mode if leads else ""
+
+    def _opens_selected(self, before: WorkbenchScreen, mode: str) -> bool:
+        """Whether a screen is to show the run under the cursor of Runs.
+
+        Watch does where no run is open; Rollouts, from Runs, wherever another one is.
+        """
+        if not self.selected or mode not in ("watch", "rollouts"):
+            return False
+        is_other = before.mode == "runs" and mode == "rollouts"
+        return self.session is None or (is_other and self.selected != before.run_on_watch)
 
     def action_messages(self) -> None:
         """List the latest messages, the newest first."""

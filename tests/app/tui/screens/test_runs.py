@@ -547,6 +547,32 @@ async def test_the_selected_run_opens_with_the_keys_of_its_screens(
         await on.until(lambda: "otter-1" in on.text)
 
 
+async def test_the_key_of_rollouts_opens_the_run_under_the_cursor_after_another(
+    store: Path,
+) -> None:
+    async with walk(workbench(store)) as on:
+        await ready(on)
+        await on.press("down", "enter")
+        await on.until(lambda: "▌3 Watch▐" in on.text and "otter-1" in on.text)
+        await on.press("1")
+        await on.until(lambda: on.screen.mode == "runs" and on.screen.ready)
+        watched = on.view.selected.title
+        await on.press("home")
+        name = on.view.selected.title
+        assert name != watched
+        await on.press("4")
+        await on.until(lambda: on.screen.mode == "rollouts" and on.view.loaded is not None)
+        assert on.view.step.run.name == name
+        # the way back to an answer that was left for the list of runs stays as it was
+        await on.press("<")
+        shown = on.view.cursor
+        await on.press("1")
+        await on.until(lambda: on.screen.mode == "runs" and on.screen.ready)
+        await on.press("4")
+        await on.until(lambda: on.screen.mode == "rollouts")
+        assert on.view.cursor == shown
+
+
 def test_a_run_without_a_finished_step_is_not_said_to_have_taken_no_time(store: Path) -> None:
     with closing(StoreReader(store)) as reader:
         preview = state.load_preview(reader, reader.resolve("otter-1"))
