@@ -48,18 +48,18 @@ class Match(NamedTuple):
     rollout: int
     step: int
     origin: str
+    in_answer: bool  # else the prompt alone contains it
 
 
-def _contain(text: str) -> ColumnElement[bool]:
-    """Return the condition that a completion or its prompt contains the text."""
+def _contains(column: ColumnElement[str], text: str) -> ColumnElement[bool]:
+    """Return the condition that a column contains the text."""
     # Backslashes, and characters that are escaped with them, are stored in another form.
     longest = max(re.split(r"[\s\\\x00]+", text), key=len)
     pattern = escape(words_pattern(text))
-    exact = (func.contains_words(pattern, cast(column, LargeBinary)) for column in TEXTS)
+    exact: ColumnElement[bool] = func.contains_words(pattern, cast(column, LargeBinary))
     if not text.isascii() or not longest:
-        return or_(*exact)
-    likely = (column.contains(longest[:1000], autoescape=True) for column in TEXTS)
-    return or_(*(one & other for one, other in zip(likely, exact, strict=True)))
+        return exact
+    return column.contains(longest[:1000], autoescape=True) & exact
 
 
 def matches(
@@ -74,7 +74,9 @@ def matches(
     if not text.split():
         raise QueryError("the search text is empty; type a word or a phrase")
     columns = {"hidden": False, **columns}
-    where = (_contain(text), *(GROUP[name] == value for name, value in columns.items()))
+    contain = or_(*(_contains(column, text) for column in TEXTS))
+    in_answer = _contains(COLUMNS.text, text).label("in_answer")
+    where = (contain, *(GROUP[name] == value for name, value in columns.items()))
     order = (COLUMNS[SORTS[sort]].desc().nulls_last(), COLUMNS.id.desc())
     interrupts = reader.interrupts
     ordered = select(COLUMNS.id).filter_by(run_id=run).order_by(*order).subquery()
@@ -84,10 +86,13 @@ def matches(
         if reader.interrupts != interrupts:
             raise InterruptedError("the search was stopped")
         page = among(COLUMNS.id, numbers[start : start + PAGE])
-        selected = select(COLUMNS.id, GROUP.step, GROUP.origin).select_from(JOINED)
+        selected = select(COLUMNS.id, GROUP.step, GROUP.origin, in_answer).select_from(JOINED)
         rows = selected.where(page, *where).order_by(*order).subquery()
         values = func.json_group_array(func.json_array(*rows.c))
-        yield [Match(*row) for row in json.loads(reader.value(select(values)))]
+        yield [
+            Match(rollout, step, origin, bool(in_answer))
+            for rollout, step, origin, in_answer in json.loads(reader.value(select(values)))
+        ]
 
 
 def hits(reader: StoreReader, rollouts: Collection[int], text: str) -> list[SearchHit]:

@@ -65,6 +65,7 @@ from grpo_tui.app.tui.widgets.panel import (
     visible,
 )
 from grpo_tui.app.tui.widgets.panel import Span as Part
+from grpo_tui.experiments.search import Match
 from grpo_tui.experiments.values import GroupView, RolloutView, SearchHit
 
 ORIGIN_NAMES: Mapping[str, str] = {"train": "training", "pinned": "pinned", "eval": "held-out"}
@@ -179,6 +180,7 @@ def hit_lines(hits: Sequence[SearchHit], selected: int, width: int) -> list[Line
     lines = []
     for position, hit in enumerate(hits):
         head = f"{hit.step:>4} {hit.group_index + 1}{letter(hit.index)} ".ljust(9)
+        head += "in prompt " * (hit.where == "prompt")
         before, match, after = excerpt(hit.text, hit.start, hit.end, max(1, width - len(head)))
         line = [
             (head, "label"),
@@ -198,20 +200,24 @@ def search_note(search: Search, hit: int) -> str:
     return f"{hit + 1:,} of {count:,}" + "…" * (not search.done)
 
 
-def count_lines(search: Search, step: int, width: int) -> list[Line]:
-    """The matches by kind, and by step as bars."""
+def count_lines(search: Search, match: Match, width: int) -> list[Line]:
+    """The matches by kind, those of prompts alone, and as bars those of this one's kind by step."""
     by_origin, by_step = Counter[str](), Counter[int]()
     for (origin, at), count in search.counts.items():
         by_origin[origin] += count
-        by_step[at] += count
+        by_step[at] += count * (origin == match.origin)
+    in_answers = len(search.matches) - search.in_prompts
+    where = f"{in_answers:,} in answers, {search.in_prompts:,} in the prompt alone"
     kinds = "  ".join(f"{origin_name(of)} {by_origin[of]:,}" for of in search.origins)
+    by_step = +by_step
     first, last = min(by_step), max(by_step)
     name, end = f"step {first} ", f" {last}"
     values = [float(by_step[at]) for at in range(first, last + 1)]
     bar = sparkline(values, max(1, width - len(name) - len(end)), low=0.0)
-    position = f"step {step}: {by_step[step]:,}   < > step   t kind"
+    position = f"step {match.step}: {by_step[match.step]:,}   < > step   t kind"
     return [
         *paragraph(kinds, width, 2, "headline"),
+        *paragraph(where, width, 2, "headline" if search.in_prompts else "label"),
         [(name, "label"), (bar, "series.reward"), (end, "label")] if first < last else [],
         [(clip(position, width), "label")],
     ]

@@ -159,7 +159,7 @@ class GroupsPanel(RolloutsPanel, ListPanel):
             if search.done:
                 text = f"No prompt or answer of this run contains “{safe(search.text)}”."
             return hint(text, width)
-        head = render.count_lines(search, search.matches[self.view.hit].step, width)
+        head = render.count_lines(search, search.matches[self.view.hit], width)
         # the hits around another one may not be read yet
         selected = clamped(self.view.hit - search.first, len(search.hits))
         blocks = [[line] for line in render.hit_lines(search.hits, selected, width)]

@@ -118,6 +118,7 @@ class Search:
     text: str
     matches: tuple[Match, ...] = ()
     counts: Mapping[tuple[str, int], int] = field(default_factory=Counter)  # by origin and step
+    in_prompts: int = 0  # the matches of a prompt alone
     done: bool = False
     first: int = 0
     hits: tuple[SearchHit, ...] = ()
@@ -152,7 +153,9 @@ def search(reader: StoreReader, run: int, text: str) -> Iterator[Search]:
     for number, page in enumerate(matches(reader, run, text), 1):
         counts = Counter(result.counts)
         counts.update((match.origin, match.step) for match in page)
-        result = replace(result, matches=(*result.matches, *page), counts=counts)
+        in_prompts = result.in_prompts + sum(not match.in_answer for match in page)
+        all_matches = (*result.matches, *page)
+        result = replace(result, matches=all_matches, counts=counts, in_prompts=in_prompts)
         if number == 1 or number % SLICE == 0:
             yield result
     yield replace(result, done=True)

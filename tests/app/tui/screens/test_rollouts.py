@@ -3,6 +3,7 @@
 import asyncio
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -28,7 +29,7 @@ from grpo_tui.app.text.numbers import short
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.messages import RolloutOpened, RunOpened
 from grpo_tui.app.tui.screens.rollouts.lab.screen import LabScreen
-from grpo_tui.app.tui.screens.rollouts.render import history_line
+from grpo_tui.app.tui.screens.rollouts.render import count_lines, history_line
 from grpo_tui.app.tui.screens.rollouts.screen import (
     CompletionPanel,
     GroupsPanel,
@@ -43,6 +44,7 @@ from grpo_tui.app.tui.screens.rollouts.state import (
 from grpo_tui.app.tui.widgets.find_bar import FindBar
 from grpo_tui.app.tui.widgets.panel import plain_text
 from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.search import Match
 from grpo_tui.experiments.values import RecordedTokens
 from tests.app import frames
 from tests.app.compared import workbench
@@ -452,6 +454,30 @@ async def test_hits_of_a_search_are_not_said_to_be_sorted(store: Path) -> None:
         await on.press("s", "w")
         view = replace(on.view, search=Search(text="x"))
         assert "sort" not in painted(HistoryBar, 120, view=view)
+
+
+async def test_a_search_counts_answers_and_prompts_apart(texts: Path) -> None:
+    """Each of 60 answers has `7+` with its step, and each prompt `17 + ` with it."""
+    async with on_rollouts(texts, 60, 0, 0) as on:
+        shown = await searched(on, "7+5")
+        assert "11 in answers, 0 in the prompt alone" in shown  # 7+5 and 7+50 to 7+59
+        shown = await searched(on, "17 + 5")
+        assert "0 in answers, 11 in the prompt alone" in shown
+        (line,) = [line for line in shown.splitlines() if "5 1a " in line and "17 + 5 =" in line]
+        assert "in prompt" in line
+        shown = await searched(on, "7")
+        assert "60 in answers, 0 in the prompt alone" in shown
+
+
+def test_the_bars_of_a_search_are_of_the_kind_under_the_cursor() -> None:
+    # 9 held-out matches at step 0, one of training at steps 1 and 2 each
+    counts = Counter({("eval", 0): 9, ("train", 1): 1, ("train", 2): 1})
+    matches = (Match(1, 2, "train", True),) * 11
+    search = Search(text="x", matches=matches, counts=counts)
+    text = plain_text(count_lines(search, matches[0], 40))
+    assert "training 2  held-out 9" in text
+    assert "step 1 ██" in text.replace("▇", "█")
+    assert "step 2: 1 " in text
 
 
 def test_a_list_of_some_of_the_prompts_says_so(store: Path) -> None:
