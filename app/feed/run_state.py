@@ -77,11 +77,11 @@ class RunState:
                 last = max(old.step, event.step - 1)
                 self._alerts[event.rule] = dataclasses.replace(old, step=last, ended=True)
             case ev.EvaluationFinished():
-                # Without sampled completions the curve shows greedy ones.
+                # Without sampled completions the usual curve shows greedy ones.
                 samples = self._head.config.get("evaluation", {}).get("samples")
-                if event.mode == "sampled" or not samples:
-                    for name, value in event.metrics.items():
-                        self._push(name if "/" in name else f"eval/{name}", event.step, value)
+                metrics = ev.evaluation_series(event) if samples else event.metrics
+                for name, value in metrics.items():
+                    self._push(name if "/" in name else f"eval/{name}", event.step, value)
             case ev.CheckpointSaved():
                 self._acknowledge("checkpoint")
             case ev.RunPaused():

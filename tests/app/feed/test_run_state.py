@@ -18,6 +18,7 @@ from grpo_tui.app.feed.run_state import RunState
 from grpo_tui.app.feed.snapshot import Head, Snapshot
 from grpo_tui.app.text.numbers import short
 from grpo_tui.app.tui.screens.watch.render import phase_line
+from grpo_tui.app.tui.screens.watch.state import charts_of, matching
 from grpo_tui.experiments.board import Board
 from grpo_tui.experiments.values import AlertView
 from tests.app.script import Script, evaluation, started
@@ -271,6 +272,28 @@ def told(
 
 def curve_of(name: str, values: Sequence[float]) -> Series:
     return Series.of(name, range(1, len(values) + 1), values, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("samples", "curves"),
+    [
+        (4, {"eval/greedy/accuracy": 0.5, "eval/accuracy": 0.25}),
+        (0, {"eval/accuracy": 0.5}),  # without sampled answers the usual curve is of greedy ones
+    ],
+)
+def test_greedy_accuracy_has_a_curve_of_its_own(samples: int, curves: dict[str, float]) -> None:
+    greedy = evaluation(3, 0.5, "during")
+    sampled = replace(greedy, mode="sampled", metrics={"eval/accuracy": 0.25})
+    begun = started()
+    config = {**begun.config, "evaluation": {"samples": samples}}
+    state = RunState()
+    for event in (replace(begun, config=config), greedy, *([sampled] if samples else [])):
+        state.apply(event)
+    series = state.snapshot().series
+    accuracies = {key: values.last for key, values in series.items() if key.endswith("accuracy")}
+    assert accuracies == curves
+    charts = charts_of(state.snapshot(), [*series])
+    assert bool(matching(charts, "greedy accuracy")) == bool(samples)
 
 
 def test_an_answer_outside_the_gradient_has_no_advantage() -> None:
