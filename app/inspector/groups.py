@@ -4,11 +4,14 @@ import difflib
 import math
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal
 
+from grpo_engine.errors import ConfigError
 from grpo_engine.events import CUT, Group
+from grpo_engine.rewards.right import Right
 from grpo_tui.experiments.values import GroupView, RolloutView
 
 Order = Literal["prompt", "surprise", "reward", "worst", "length", "kl", "clip"]
@@ -26,15 +29,19 @@ ENDINGS = {
 }
 
 
-def ordered(groups: Sequence[GroupView], by: Order) -> tuple[GroupView, ...]:
+def ordered(groups: Sequence[GroupView], by: Order, rule: str = "") -> tuple[GroupView, ...]:
     """The groups of a step by descending measure; those without one come last.
 
-    Of equal ones those come first whose rewards differ: the others teach nothing.
+    Of equally bad ones those with more wrong answers come first, by the rule for right answers. Of
+    equal ones those come first whose rewards differ: the others teach nothing.
     """
 
-    def position(group: GroupView) -> tuple[float, bool]:
+    def position(group: GroupView) -> tuple[float, float, bool]:
         measure = measure_of(group, by)
-        return (math.inf, False) if measure is None else (-measure, not group.reward_std)
+        if measure is None:
+            return math.inf, 0.0, False
+        right = fmean(_rightness(item, rule) for item in group.rollouts) if by == "worst" else 0.0
+        return -measure, right, not group.reward_std
 
     return tuple(sorted(groups, key=position))
 
@@ -47,10 +54,33 @@ def measure_of(group: GroupView, by: Order) -> float | None:
     return max(values) if by in BY_ONE_ROLLOUT else fmean(values)
 
 
-def furthest(group: GroupView, by: Order) -> int:
-    """The position of the rollout with the largest measure in its group."""
+def furthest(group: GroupView, by: Order, rule: str = "") -> int:
+    """The position of the rollout with the largest measure; of equally bad ones of a wrong one."""
     values = _measures(group, by)
-    return max(values, key=values.__getitem__, default=0)
+
+    def position(index: int) -> tuple[float, float]:
+        return values[index], -_rightness(group.rollouts[index], rule) if by == "worst" else 0.0
+
+    return max(values, key=position, default=0)
+
+
+def is_right(rollout: RolloutView, rule: str) -> bool | None:
+    """Whether a recorded score says that an answer is right; None if none says so.
+
+    `rule` is the setting `evaluation.accuracy`.
+    """
+    with suppress(ConfigError):  # a rule for a function that did not score this answer
+        right = Right.of(rule, "", [reward.name for reward in rollout.rewards])
+        for reward in rollout.rewards:
+            if reward.name == right.function and reward.value is not None and not reward.failed:
+                return right.accepts(reward.value)
+    return None
+
+
+def _rightness(rollout: RolloutView, rule: str) -> float:
+    """1 for a right answer, 0 for a wrong one, between them if it is not known."""
+    right = is_right(rollout, rule)
+    return 0.5 if right is None else float(right)
 
 
 def _measures(group: GroupView, by: Order) -> dict[int, float]:
@@ -67,6 +97,14 @@ def _measures(group: GroupView, by: Order) -> dict[int, float]:
         for index, value in enumerate(values)
         if value is not None
     }
+
+
+def right_verdict(rollout: RolloutView, group: GroupView, rule: str) -> list[str]:
+    """Whether an answer is right, or that this was not measured where a target is known."""
+    right = is_right(rollout, rule)
+    if right is not None:
+        return ["✓ right" if right else "✗ wrong"]
+    return ["· right or wrong was not measured"] * bool(group.target and rollout.rewards)
 
 
 def verdicts(rollout: RolloutView, group: GroupView) -> list[str]:

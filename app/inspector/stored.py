@@ -38,6 +38,7 @@ class RunInfo:
     name: str
     recipe: Recipe
     max_length: int
+    right: str = ""  # the rule for right answers, as in the setting evaluation.accuracy
     unreadable: str = ""  # why the recipe is not the run's
     trainer: str = ""  # of a run that another program trained
     remedies: Mapping[str, str] = field(default_factory=dict)  # by what its files lack
@@ -162,6 +163,7 @@ def run_info(reader: StoreReader, run: int) -> RunInfo:
         name=detail.summary.title,
         recipe=resolved,
         max_length=int(detail.settings.get("rollout.max_new_tokens", 1)),
+        right=str(detail.settings.get("evaluation.accuracy") or ""),
         unreadable=unreadable,
         trainer=detail.trainer,
         remedies=detail.files.missing if detail.files else {},

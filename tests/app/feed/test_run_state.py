@@ -287,7 +287,8 @@ def test_greedy_accuracy_has_a_curve_of_its_own(samples: int, curves: dict[str, 
     begun = started()
     config = {**begun.config, "evaluation": {"samples": samples}}
     state = RunState()
-    for event in (replace(begun, config=config), greedy, *([sampled] if samples else [])):
+    events: list[ev.Event] = [replace(begun, config=config), greedy]
+    for event in (*events, *([sampled] if samples else [])):
         state.apply(event)
     series = state.snapshot().series
     accuracies = {key: values.last for key, values in series.items() if key.endswith("accuracy")}

@@ -15,6 +15,7 @@ from grpo_tui.app.inspector.groups import (
     is_greedy,
     largest_by_reward,
     ordered,
+    right_verdict,
     verdicts,
     visits,
     word_diff,
@@ -84,6 +85,42 @@ def test_the_worst_prompt_has_the_lowest_mean_and_not_the_lowest_answer() -> Non
     worse = group(1, *(rollout(i, reward=0.5) for i in range(4)))
     assert [one.index for one in ordered([unlucky, worse], "worst")] == [1, 0]
     assert furthest(unlucky, "worst") == 0
+
+
+def judged(index: int, score: float | None, name: str = "numeric_answer") -> RolloutView:
+    """An answer of reward 1 with a score that says whether it is right."""
+    form = RewardValue(name="format", value=1.0, weight=1.0)
+    score_of = RewardValue(name=name, value=score, weight=0.0)
+    return rollout(index, reward=1.0, rewards=(form, score_of))
+
+
+def test_of_equally_bad_answers_a_wrong_one_comes_before_a_right_one() -> None:
+    right = group(0, judged(0, 1.0), judged(1, 1.0))
+    mixed = group(1, judged(0, 1.0), judged(1, 0.0))
+    unknown = group(2, judged(0, 1.0, "mine"), judged(1, 0.0, "mine"))
+    wrong = group(3, judged(0, 0.0), judged(1, 0.0))
+    order = [one.index for one in ordered([right, mixed, unknown, wrong], "worst")]
+    assert order == [3, 1, 2, 0]
+    assert furthest(mixed, "worst") == 1
+    # a rule of the settings, by which 0 is wrong and 1 is right
+    by_rule = group(2, judged(0, 1.0, "mine"), judged(1, 0.0, "mine"))
+    assert furthest(by_rule, "worst", "mine.py:mine > .5") == 1
+    assert furthest(by_rule, "worst") == 0
+    # a lower reward is worse whatever is right
+    lower = replace(group(4, replace(judged(0, 1.0), reward=0.5)))
+    assert [one.index for one in ordered([wrong, lower], "worst")] == [4, 3]
+
+
+def test_an_answer_is_right_or_wrong_only_where_a_score_says_so() -> None:
+    asked = replace(group(0, judged(0, 1.0)), target="42")
+    unmeasured = ["· right or wrong was not measured"]
+    assert right_verdict(judged(0, 1.0), asked, "") == ["✓ right"]
+    assert right_verdict(judged(0, 0.0), asked, "") == ["✗ wrong"]
+    assert right_verdict(judged(0, None), asked, "") == unmeasured
+    assert right_verdict(judged(0, 1.0, "mine"), asked, "") == unmeasured
+    assert right_verdict(judged(0, 1.0, "mine"), asked, "mine >= 1") == ["✓ right"]
+    assert right_verdict(judged(0, 1.0), asked, "other") == unmeasured  # it scored nothing here
+    assert right_verdict(judged(0, 1.0, "mine"), replace(asked, target=""), "") == []
 
 
 def test_the_furthest_answer_is_the_one_that_is_most_of_what_groups_are_sorted_by() -> None:

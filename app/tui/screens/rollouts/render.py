@@ -21,6 +21,7 @@ from grpo_tui.app.inspector.groups import (
     is_greedy,
     letter,
     measure_of,
+    right_verdict,
     verdicts,
 )
 from grpo_tui.app.inspector.layout import EMPTY_SIGN, lay_out
@@ -721,7 +722,8 @@ def reward_lines(view: RolloutsView, width: int) -> list[Line]:
     largest = largest_scores(view.step) if view.step else {}
     lines += [[], *function_lines(rollout, largest, width)]
     marks = {"✓": "good", "✗": "bad", "·": "label"}
-    labels = verdicts(rollout, group)
+    rule = view.step.run.right if view.step else ""
+    labels = right_verdict(rollout, group, rule) + verdicts(rollout, group)
     lines += [
         [],
         *(

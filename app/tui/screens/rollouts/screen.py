@@ -75,7 +75,7 @@ ORDERS: dict[Order, tuple[str, str, str, Measure | None]] = {
     "prompt": ("p", "prompt", "as they were drawn", None),
     "surprise": ("s", "surprise", "the strongest push", None),
     "reward": ("r", "reward", "the best answer", None),
-    "worst": ("w", "worst", "the lowest mean reward, at its lowest answer", None),
+    "worst": ("w", "worst", "the lowest mean reward, of equal ones the wrong", None),
     "length": ("l", "length", "the longest", None),
     "kl": ("k", "KL", "the furthest from the reference, at the furthest token", "kl"),
     "clip": ("c", "clip", "the most clipped, at the first clipped token", "clipped"),

@@ -73,7 +73,7 @@ def by_sampling(step: GroupList) -> Mapping[bool, Sequence[GroupView]]:
 def listed(step: GroupList, order: Order, greedy: bool) -> tuple[GroupView, ...]:
     """A step's groups in an order; of greedy and sampled ones those of one kind."""
     parts = by_sampling(step)
-    return ordered(parts[greedy] if len(parts) > 1 else step.groups, order)
+    return ordered(parts[greedy] if len(parts) > 1 else step.groups, order, step.run.right)
 
 
 @lru_cache(maxsize=4)
@@ -398,4 +398,6 @@ class RolloutsView:
     def ordered_by(self, order: Order) -> "RolloutsView":
         """Order the groups; the cursor goes to the first one's furthest answer."""
         view = replace(self, order=order, group_at=0, token=0)
-        return replace(view, rollout_at=furthest(view.group, order)) if view.group else view
+        if view.group is None or view.step is None:
+            return view
+        return replace(view, rollout_at=furthest(view.group, order, view.step.run.right))
