@@ -71,20 +71,18 @@ def comparison_json(result: "Comparison", all_settings: bool) -> dict[str, Any]:
 # -- sentences ----------------------------------------------------------------------------------
 
 
-def verdict(
-    comparison: "Comparison", chosen: str = "", metric: str = "", axis: str = "", by: str = "--at"
-) -> str:
+def verdict(comparison: "Comparison", chosen: str = "", axis: str = "", by: str = "--at") -> str:
     """Say which setting is better, how sure that is, and what would make it surer.
 
     After what is known of single settings, it is about the chosen run's setting, or the best one
-    beside the baseline's, by the evaluations that `metric` is from. `by` is what makes it compare
-    at equal work, here on the axis.
+    beside the baseline's. What matters less comes later, since screens cut it. `by` is what makes
+    it compare at equal work, here on the axis.
     """
-    ranking = ranking_of(comparison, metric)
+    ranking, rewards = ranking_of(comparison), _rewards_sentence(comparison)
     if ranking is None:
         name = next((run.name for run in comparison.runs if run.id == chosen), chosen)
         notes = (note for note in comparison.notes if name in note)
-        return f"Which is better cannot be tested: {next(notes, UNTESTED)}."
+        return f"Which is better cannot be tested: {next(notes, UNTESTED)}. {rewards}".rstrip()
     rows = [row for row in ranking.settings if row.test]
     row = next((row for row in rows if chosen in row.own.runs), rows[0])
     assert row.test is not None
@@ -94,10 +92,10 @@ def verdict(
     work, way = unequal(row.test, comparison, axis, by)
     if comparison.cut_at:
         work = f"Evaluations after {comparison.cut_at} are left out. {work}".strip()
-    sentences = [work, _effects_sentence(ranking.effects), result, way]
+    sentences = [_effects_sentence(ranking.effects), result, work, rewards, way]
     if not ranking.seeds:
         sentences.append("One seed each: the interval covers other problems, not other seeds.")
-    sentences.append(_by_other_mode(row, ranking, comparison))
+    sentences.append(_by_greedy(row, ranking, comparison))
     sentences.append(needed(row, ranking))
     if ranking.comparisons > 1:
         best = [
@@ -110,6 +108,13 @@ def verdict(
             f"{' …' if len(best) > 4 else ''}."
         )
     return " ".join(part for part in sentences if part)
+
+
+def _rewards_sentence(comparison: "Comparison") -> str:
+    """Say why the rewards of the runs are not comparable; empty if they are."""
+    *paths, last = comparison.reward_settings or ("",)
+    names = f"{', '.join(paths)} and {last} differ" if paths else f"{last} differs"
+    return f"Rewards are not comparable: {names}." if last else ""
 
 
 def _effects_sentence(effects: "Sequence[MainEffect]") -> str:
@@ -191,16 +196,16 @@ def _work(axis: str, amount: float) -> str:
     return f"about {seconds(amount)}" if axis == "wall" else f"{amount:g} steps"
 
 
-def _by_other_mode(row: "RankedSetting", ranking: "Ranking", comparison: "Comparison") -> str:
-    """The same difference by the other kind of answers, if both kinds were evaluated."""
+def _by_greedy(row: "RankedSetting", ranking: "Ranking", comparison: "Comparison") -> str:
+    """The same difference by greedy answers, if the verdict is from sampled ones."""
     tests = (
         setting.test
         for second in comparison.rankings
-        if second.mode != ranking.mode
+        if second is not ranking
         for setting in second.settings
         if setting.own.runs == row.own.runs
     )
-    test, mode = next(tests, None), "Sampled" if ranking.mode == "greedy" else "Greedy"
+    test = next(tests, None)
     if test is None or row.test is None:
         return ""
     sure = "" if test.p_value < ALPHA else "not significant, "
@@ -209,7 +214,7 @@ def _by_other_mode(row: "RankedSetting", ranking: "Ranking", comparison: "Compar
     pair = (test.own, test.other) if up else (test.other, test.own)
     names = " − ".join(setting_name(comparison, side.runs) for side in pair)
     of_pair = f" of {names}" if ranking.effects else ""
-    return f"{mode} answers{of_pair}: {_size(test, up=up)}, {sure}{probability(test.p_value)}."
+    return f"Greedy answers{of_pair}: {_size(test, up=up)}, {sure}{probability(test.p_value)}."
 
 
 def _size(test: "PairedTest", *, up: bool = True) -> str:
@@ -234,15 +239,14 @@ def needed(row: "RankedSetting", ranking: "Ranking") -> str:
     return f"To be sure would take more than {limit} more problems."
 
 
-def ranking_of(comparison: "Comparison", metric: str) -> "Ranking | None":
-    """Return the ranking by greedy answers if the metric is of them, else by sampled ones."""
-    first = "greedy" if metric.startswith(GREEDY) else "sampled"
-    return min(comparison.rankings, key=lambda ranking: ranking.mode != first, default=None)
+def ranking_of(comparison: "Comparison") -> "Ranking | None":
+    """Return the ranking that the verdict is from: by sampled answers if there is one."""
+    return max(comparison.rankings, key=lambda ranking: ranking.mode == "sampled", default=None)
 
 
-def ranked(comparison: "Comparison", run: str, metric: str) -> "RankedSetting | None":
+def ranked(comparison: "Comparison", run: str) -> "RankedSetting | None":
     """Return the run's setting in the ranking that the verdict is from."""
-    ranking = ranking_of(comparison, metric)
+    ranking = ranking_of(comparison)
     rows = ranking.settings if ranking else ()
     return next((row for row in rows if run in row.own.runs), None)
 
@@ -359,9 +363,10 @@ def sentence_of(test: "PairedTest", comparison: "Comparison") -> str:
         )
     better, worse = names if up else names[::-1]
     size = _size(test, up=up)
-    result = f"{better} is better than {worse}: {size}, {chance}."
+    by = f"in {test.mode} answers"
+    result = f"{better} is better than {worse} {by}: {size}, {chance}."
     if test.p_value >= ALPHA:
-        result = f"No significant difference: {size} for {better} over {worse}, {chance}."
+        result = f"No significant difference {by}: {size} for {better} over {worse}, {chance}."
     shares = " and ".join(percent(side.share) for side in sides)
     return f"{result} Right: {shares}% {evaluation}; {test.method}."
 

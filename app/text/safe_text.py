@@ -189,11 +189,12 @@ def clip_start(text: str, width: int) -> str:
     return ELLIPSIS + text[len(text) - _fitting(text[::-1], width - 1) :]
 
 
-def clip_distinct(names: Sequence[str], width: int) -> list[str]:
+def clip_distinct(names: Sequence[str], width: int, *, by_words: bool = True) -> list[str]:
     """Cut names to `width` cells so that different ones stay different.
 
-    Words that all have at the end are left out first, then those at the start and between. A
-    number in front tells names apart where nothing else does; all are empty where that cannot be.
+    With `by_words`, words that all have at the end are left out first, then those at the start and
+    between, without a `…`. A number in front tells names apart where nothing else does; all are
+    empty where that cannot be.
     """
     names = [*map(safe, names)]
     count = len({*names})
@@ -207,6 +208,7 @@ def clip_distinct(names: Sequence[str], width: int) -> list[str]:
         differs = [len({*column}) > 1 for column in zip(*parts, strict=True)]
         forms.append([[*compress(name, differs)] for name in parts])
     shorter = [[" ".join(name).rstrip(",") for name in form] for form in forms]
+    shorter = shorter if by_words else [names]
     fitting = (form for form in shorter if max(map(cell_len, form)) <= width)
     cuts = (clip, clip_start, clip_middle)
     cut = ([function(name, width) for name in shorter[-1]] for function in cuts)

@@ -25,6 +25,7 @@ from grpo_tui.experiments.compare.values import (
     Ranking,
     Reached,
     SettingDifference,
+    reads_rewards,
 )
 from grpo_tui.experiments.errors import QueryError, check_choice
 from grpo_tui.experiments.values import EvaluationView, RunSummary
@@ -113,7 +114,10 @@ def compare(
             for path, value in settings[0].items()
             if not (path in changed or any(_is_unrecorded(values, path) for values in settings))
         },
-        metrics=tuple(_metric(reader, runs, base, key, steps) for key in keys),
+        metrics=tuple(
+            _metric(reader, runs, base, key, steps, comparable=not reads_rewards(key, differing))
+            for key in keys
+        ),
         seeds=tuple(tuple(run.id for run in group) for group in alike if len(group) > 1),
         rankings=_rankings(reader, groups, last.by_run, goal, _varied(runs, differing)),
         notes=tuple(_reasons(reader, groups, last.by_run)),
@@ -270,6 +274,8 @@ def _metric(
     base: RunSummary | None,
     key: str,
     steps: Sequence[int | None],
+    *,
+    comparable: bool,
 ) -> MetricComparison:
     """The runs' values of a metric, and the differences of their best to the baseline's."""
     cells, count = [], count_of(key)
@@ -278,7 +284,7 @@ def _metric(
         names = ("best", "best_step", "last", "last_step")
         values: Any = {name: getattr(run.metrics.get(key), name, None) for name in names}
         delta = None
-        if run is not base and None not in (of_base, values["best"]):
+        if comparable and run is not base and None not in (of_base, values["best"]):
             delta = values["best"] - of_base
         at, at_step = (None, None) if step is None else reader.value_at(run.key, key, step)
         values |= {"at": at, "at_step": at_step}
@@ -288,7 +294,12 @@ def _metric(
             if count and values[f"{name}_step"] is not None
         }
         cells.append(MetricCell(**values, **counts, delta_best=delta))
-    return MetricComparison(key=key, direction=spec(key).direction, cells=tuple(cells))
+    return MetricComparison(
+        key=key,
+        direction=spec(key).direction if comparable else "none",
+        cells=tuple(cells),
+        comparable=comparable,
+    )
 
 
 # -- seeds --------------------------------------------------------------------------------------

@@ -1,11 +1,12 @@
 """Results of a comparison: frozen values of plain Python."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from grpo_engine.frozen import frozen
-from grpo_engine.metrics import Direction
+from grpo_engine.metrics import Direction, function_of
 from grpo_tui.experiments.values import RunSummary
 
 UNEQUAL_RATIO = 1.5  # of two amounts of training that are not equal
@@ -25,6 +26,26 @@ class SettingDifference:
     minor: bool = False
 
 
+def changes_rewards(path: str) -> bool:
+    """Whether an answer may get another reward where this setting or code file differs."""
+    names = ("rewards.functions", "rewards.weights", "rewards.options")
+    return path.startswith((*names, CODE))
+
+
+def reads_rewards(key: str, differing: Sequence[SettingDifference]) -> bool:
+    """Whether a metric is of rewards that the runs gave otherwise.
+
+    Functions of the same name are the same ones unless code differs.
+    """
+    paths = [item.path for item in differing if changes_rewards(item.path)]
+    if function_of(key):
+        return any(path.startswith(CODE) for path in paths)
+    return (
+        bool(paths)
+        and re.fullmatch(r"reward(_std|_low|_high)?", key.rpartition("/")[2]) is not None
+    )
+
+
 @frozen
 class MetricCell:
     """One metric of one compared run, and its difference from the baseline if there is one.
@@ -38,7 +59,7 @@ class MetricCell:
     last_step: int | None
     at: float | None
     at_step: int | None
-    delta_best: float | None
+    delta_best: float | None  # none as well where values are not comparable
     best_n: float | None = None
     last_n: float | None = None
     at_n: float | None = None
@@ -46,11 +67,15 @@ class MetricCell:
 
 @frozen
 class MetricComparison:
-    """One metric of all compared runs."""
+    """One metric of all compared runs.
+
+    Rewards by other functions, weights or code are not comparable and have no direction.
+    """
 
     key: str
     direction: Direction
     cells: tuple[MetricCell, ...]
+    comparable: bool = True
 
 
 @frozen
@@ -173,6 +198,16 @@ class Comparison:
     seeds: tuple[tuple[str, ...], ...]  # the ids of runs that differ only in the seed
     rankings: tuple[Ranking, ...] = ()
     notes: tuple[str, ...]
+
+    @property
+    def incomparable(self) -> frozenset[str]:
+        """The metrics whose values say nothing about each other, as the rewards differ."""
+        return frozenset(item.key for item in self.metrics if not item.comparable)
+
+    @property
+    def reward_settings(self) -> tuple[str, ...]:
+        """The settings and code files that differ and make rewards incomparable."""
+        return tuple(item.path for item in self.differing if changes_rewards(item.path))
 
     @property
     def by_trainer(self) -> tuple[SettingDifference, ...]:

@@ -21,6 +21,7 @@ from tests.experiments.made import (
     config,
     ended,
     evaluated,
+    finished,
     paired_tests,
     record_run,
     recorded,
@@ -300,6 +301,41 @@ def test_runs_whose_reward_file_was_changed_are_not_of_one_setting(path: Path) -
         assert alike.notes == (f"{' and '.join(names)} are runs of one setting",)
         assert "code of rewards.py" not in {item.path for item in alike.differing}
     assert "code of rewards.py" not in compared(path, "a", "older").same
+
+
+@pytest.mark.parametrize(
+    ("rewards", "digest", "unlike", "sentence"),
+    [
+        ({"weights": [1.0, 2.0]}, "1", {"reward"}, "rewards.weights differs."),
+        (
+            {"functions": ["a", "b"], "weights": [1.0, 2.0]},
+            "1",
+            {"reward"},
+            "rewards.functions and rewards.weights differ.",
+        ),
+        ({}, "2", {"reward", "rewards/a/mean"}, "code of rewards.py differs."),
+        ({"time_limit": 9.0}, "1", set(), ""),
+    ],
+)
+def test_rewards_by_other_functions_weights_or_code_are_not_compared(
+    path: Path, rewards: dict[str, Any], digest: str, unlike: set[str], sentence: str
+) -> None:
+    for name, tree, of_file in (("a", {}, "1"), ("b", rewards, digest)):
+        first = replace(started(), code={"rewards.py": {"sha256": of_file * 64}})
+        step = finished(1, 0.5 + len(tree), kl=0.25, **{"rewards/a/mean": 0.5})
+        known = {"functions": ["a"], "weights": [], "time_limit": 30.0}
+        whole = config(rewards={**known, **tree})
+        recorded(path, first, step, evaluated(1, (1, 0, 1) * 3), ended(1), tree=whole, name=name)
+    found = compared(path, "a", "b", baseline="a")
+    assert found.incomparable == unlike
+    said = verdict(found)
+    assert sentence in said
+    assert ("Rewards are not comparable: " in said) is bool(sentence)
+    for item in found.metrics:
+        other = item.cells[1].delta_best
+        assert (other is None) is (item.key in unlike)
+        if item.key != "kl":  # which has none anyway
+            assert (item.direction == "none") is (item.key in unlike)
 
 
 def test_runs_of_two_trainers_are_tested_on_the_problems_that_both_evaluated(path: Path) -> None:

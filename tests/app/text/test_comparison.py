@@ -78,7 +78,7 @@ def test_the_printed_interval_holds_0_exactly_when_the_printed_p_is_not_below_5_
         assert p >= 0.05
         return
     low, high = map(number, re.findall(r"95%: (\S+) to ([^)]+)\)", said)[0])
-    assert ("is better than" in said) == (p < 0.05) == (low > 0 or high < 0)
+    assert (" is better than " in said) == (p < 0.05) == (low > 0 or high < 0)
     first = "run-a" if test.own.share > test.other.share else "run-c"
     assert re.search(rf"(^{first} is better|for {first} over)", said)
     # steps are in the order of the runs
@@ -99,7 +99,8 @@ def test_settings_are_named_by_what_their_seeds_share() -> None:
     # two settings end in `beta`, so both are named in full
     assert said.startswith(
         "algorithm.beta 0.4, optimizer.beta 1, hard yes (2 seeds) is better than "
-        "algorithm.beta 0.04, optimizer.beta 2, hard no (2 seeds): +100 points"
+        "algorithm.beta 0.04, optimizer.beta 2, hard no (2 seeds) "
+        "in sampled answers: +100 points"
     )
     assert ", p = .002. Right: 85 and 51% on 10 held-out problems, sampled once, step 60; " in said
 

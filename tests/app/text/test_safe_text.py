@@ -273,6 +273,11 @@ def test_names_are_cut_where_they_are_alike(
     assert clip_distinct(names, width) == (labels or names)
 
 
+def test_a_cut_value_has_its_mark_where_it_was_cut() -> None:
+    values = ['["right", "format_all"]', '["right", "format_all", "own"]']
+    assert clip_distinct(values, 14, by_words=False) == ['…"format_all"]', '…_all", "own"]']
+
+
 SIMILAR = st.lists(st.text("ab, 0…\u200b", max_size=12), min_size=1, max_size=8)
 
 

@@ -82,7 +82,7 @@ def verdict(view: CompareView) -> str:
         return (
             f"Only {view.name(run)} is compared. + adds runs, G compares its sweep or the newest."
         )
-    return verdict_of(view.comparison, run.id, view.metric, view.axis, "The key a")
+    return verdict_of(view.comparison, run.id, view.axis, "The key a")
 
 
 def position_text(axis: str, x: float) -> str:
@@ -145,7 +145,7 @@ def requested_lines(view: CompareView, width: int) -> list[Line]:
 def legend_columns(view: CompareView) -> Iterator[list[Cell]]:
     """The columns that say something, the most important first: title and a cell for each run."""
     key, runs, base = view.metric, view.runs, view.base
-    measure = measure_of(view.comparison, key)
+    measure = measure_of(view.comparison)
     if measure:
         yield [("verdict", "label"), *(verdict_cell(view, run) for run in runs)]
     if key == measure and view.at is None and not view.comparison.equal_work:
@@ -193,7 +193,7 @@ def legend_name(view: CompareView, run: RunSummary, name: str, width: int) -> Li
 
 def verdict_cell(view: CompareView, run: RunSummary) -> Cell:
     """How the run's setting did in the verdict, in the colour of a difference that is sure."""
-    row = ranked(view.comparison, run.id, view.metric)
+    row = ranked(view.comparison, run.id)
     if row is None:
         return "–", "label"
     if run.id != row.own.runs[0]:  # of a setting whose value is in the row of another seed
@@ -206,7 +206,7 @@ def verdict_cell(view: CompareView, run: RunSummary) -> Cell:
 
 def evaluated_cell(view: CompareView, run: RunSummary) -> Cell:
     """The run's share of right answers that the verdict is from, and its step."""
-    row = ranked(view.comparison, run.id, view.metric)
+    row = ranked(view.comparison, run.id)
     if row is None:
         return "–", "label"
     index = row.own.runs.index(run.id)
@@ -290,7 +290,7 @@ def settings_lines(view: CompareView, width: int, height: int) -> list[Line]:
     for path, values in texts.items():
         colour = "text" if len({*values}) > 1 else "label"
         row = [(clip_start(path, path_width).ljust(path_width), colour)]
-        labels = clip_distinct(values, size - 1)
+        labels = clip_distinct(values, size - 1, by_words=False)
         for at in window:
             style = colour if values[at] == values[base] else "bold headline"
             row.append((pad(labels[at], size - 1, ">") + " ", style))
@@ -388,7 +388,7 @@ def ranking_lines(view: CompareView, width: int, height: int) -> list[Line]:
         notes = comparison.notes or ((ALONE if len(view.runs) == 1 else NO_RANKING),)
         return [line for note in notes for line in paragraph(note, width, height, "label")]
     lines: list[Line] = []
-    first = ranking_of(comparison, view.metric)
+    first = ranking_of(comparison)
     for ranking in sorted(comparison.rankings, key=lambda ranking: ranking is not first):
         lines += [[]] if lines else []
         if ranking.effects:
@@ -522,7 +522,8 @@ def chart_lines(
     key: str, view: CompareView, plotted: Plotted, width: int, *, log: bool = False
 ) -> list[Line]:
     """A chart with its title: name, better direction, and every run's value at the crosshair."""
-    name = f"{spec(key).label} {ARROWS[spec(key).direction]}".rstrip()
+    direction = "none" if key in view.comparison.incomparable else spec(key).direction
+    name = f"{spec(key).label} {ARROWS[direction]}".rstrip()
     values = [readout(key, view, runs) for runs in view.columns]
     hints = log_hints(view.charts.charts[key].series.values()) if log else ()
     title = title_line(name, values, width, chosen=key == view.metric, hints=hints)

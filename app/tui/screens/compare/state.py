@@ -41,15 +41,15 @@ MAX_DESCRIBED = 30  # a screen of them has the settings that differ: 1.4 ms each
 MAX_CHANGES = 3
 
 
-def measure_of(comparison: Comparison, metric: str = "") -> str:
-    """The metric that the verdict is by: held-out accuracy, greedy if `metric` is; or none.
+def measure_of(comparison: Comparison) -> str:
+    """The metric that the verdict is by: held-out accuracy, sampled if it can be; or none.
 
     Runs that are not ranked, such as those of one setting, have it all the same.
     """
-    ranking = ranking_of(comparison, metric)
+    ranking = ranking_of(comparison)
     if ranking is None:
         keys = {item.key for item in comparison.metrics}
-        return next((key for key in (f"{GREEDY}accuracy", "eval/accuracy") if key in keys), "")
+        return next((key for key in ("eval/accuracy", f"{GREEDY}accuracy") if key in keys), "")
     return f"{GREEDY}accuracy" if ranking.mode == "greedy" else "eval/accuracy"
 
 
@@ -287,8 +287,11 @@ class CompareView:
     def delta(self, key: str, runs: Sequence[str], base: Sequence[str]) -> float | None:
         """The mean of some runs less that of the baseline's; none for the baseline itself.
 
-        A value from before training is compared with others from before training only.
+        A value from before training is compared with others from before training only, and no
+        reward with one that was given otherwise.
         """
+        if key in self.comparison.incomparable:
+            return None
         values, steps = self.values(key, runs)
         other, base_steps = self.values(key, base)
         if runs == base or not values or not other or (0 in steps) != (0 in base_steps):

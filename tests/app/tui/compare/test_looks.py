@@ -104,7 +104,7 @@ async def test_only_the_verdict_marks_what_is_better(
         for metric in ("eval/accuracy", "reward", "eval/greedy/accuracy"):
             choose(screen, metric)
             await settled(on, screen)
-            ranking = ranking_of(found, metric)
+            ranking = ranking_of(found)
             assert ranking is not None
             (other,) = [row for row in ranking.settings if row.test]
             assert other.test is not None
