@@ -126,8 +126,8 @@ class LossEffect(NamedTuple):
     tokens: int = 0  # those in the loss
     clipped: int = 0  # tokens that a bound stops from being pushed
     advantages: float = 0.0  # Σ over tokens in the loss
-    push: float = 0.0  # Σ what a token adds to the objective
-    pushed: float = 0.0  # Σ |what a token adds to the objective|
+    push: float = 0.0  # Σ of the objective's gradient in each token, without the KL penalty
+    pushed: float = 0.0  # Σ of its absolute value
     kl: float = 0.0  # Σ w·β·k, as a mean over the step's updates; NaN if not known
     steps: int = 0  # those with token numbers
     groups: int = 0
@@ -184,7 +184,7 @@ class RecipeOutcome:
         rows = slice(None) if row is None else [row]
         arrays = {name: values[rows] for name, values in self.arrays.items()}
         in_loss = arrays["mask"].astype(bool)
-        push = -arrays["contribution"].astype(np.float64)
+        push = arrays["push"].astype(np.float64)
         updates = len(set(self.numbers.packed.minibatches))
         return effect._replace(
             steps=1,
@@ -199,13 +199,10 @@ class RecipeOutcome:
         )
 
 
-def outcome_of(
-    numbers: StepNumbers, recipe: Recipe, base: Recipe, *, by_token: bool = False
-) -> RecipeOutcome:
+def outcome_of(numbers: StepNumbers, recipe: Recipe, base: Recipe) -> RecipeOutcome:
     """Compute a step's last pass under another recipe than the run's, `base`.
 
-    Advantages come from the step's rewards, denominators from the recorded updates. `by_token`
-    adds the objective's gradient in each token.
+    Advantages come from the step's rewards, denominators from the recorded updates.
     """
     import mlx.core as mx
 
@@ -230,7 +227,7 @@ def outcome_of(
         if values is not None:
             advantages = mx.array(values[list(numbers.recorded)])
             packed = replace(packed, arrays={**packed.arrays, "advantages": advantages})
-        arrays = _arrays(packed, recipe, by_token)
+        arrays = _arrays(packed, recipe)
     return RecipeOutcome(numbers=numbers, signal=signal, missing=frozenset(missing), arrays=arrays)
 
 
@@ -271,13 +268,13 @@ def _advantages(numbers: StepNumbers, recipe: Recipe) -> Array | None:
     return np.array(result.values)
 
 
-def _arrays(packed: Packed, recipe: Recipe, by_token: bool) -> dict[str, Array]:
+def _arrays(packed: Packed, recipe: Recipe) -> dict[str, Array]:
     terms = loss_of(packed, recipe).terms
-    names = ("mask", "side", "contribution", "advantage")
+    names = ("mask", "side", "advantage")
     arrays: dict[str, Any] = {name: getattr(terms, name) for name in names}
     arrays["penalty"] = terms.mask * terms.weight * recipe.beta * terms.anchor
-    if by_token:
-        arrays["gradient"] = sum(gradients(packed, recipe))
+    arrays["push"], pull = gradients(packed, recipe)
+    arrays["gradient"] = arrays["push"] + pull
     return {name: np.array(values) for name, values in arrays.items()}
 
 

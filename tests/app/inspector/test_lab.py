@@ -65,7 +65,7 @@ def packed(tokens: TokenView = TOKENS, *groups: GroupView) -> StepNumbers:
 
 
 def asked(how: Recipe, tokens: TokenView = TOKENS, *groups: GroupView) -> RecipeOutcome:
-    return outcome_of(packed(tokens, *groups), how, WAS, by_token=True)
+    return outcome_of(packed(tokens, *groups), how, WAS)
 
 
 def answers(how: Recipe, tokens: TokenView = TOKENS, *groups: GroupView) -> list[LossEffect]:
@@ -74,12 +74,17 @@ def answers(how: Recipe, tokens: TokenView = TOKENS, *groups: GroupView) -> list
 
 
 def test_the_measures_of_a_step_are_means_over_tokens_groups_and_updates() -> None:
-    # beta .2: pushes .3 .25 and -.25 -.25 of which k3 = .0408 takes .2 x .0408 / 4 = .00204
+    # pushes r·A/4: 0 as a bound stops the first token, .5/4, -.5/4 and -.5/4; the penalty with
+    # beta .2 and k3 = .0408 is .2 x .0408 / 4 = .00204, and no part of a push
     effect = asked(recipe(MEAN, beta=0.2)).effect()
     assert effect.measures == pytest.approx(
-        (1 / 4, 1.0, (0.15 - 0.00204 + 0.125 + 0.125 + 0.125) / 4, 0.00204), rel=2e-3
+        (1 / 4, 1.0, (0 + 0.125 + 0.125 + 0.125) / 4, 0.00204), rel=2e-3
     )
-    assert effect.push == pytest.approx(0.15 + 0.125 - 0.25 - 0.00204, rel=2e-3)
+    assert effect.push == pytest.approx(0 + 0.125 - 0.125 - 0.125, rel=2e-3)
+    # a higher bound frees the first token: it has the push 1.35 x .5/4
+    free = asked(recipe(MEAN, clip_high=0.5)).effect()
+    assert free.clipped == 0
+    assert free.pushed == pytest.approx((1.35 + 3) * 0.125, rel=1e-5)
     assert together([effect]) == effect
     assert together([effect, effect._replace(missing=frozenset({"ref"}))]).missing == {"ref"}
     twice = together([effect, effect._replace(tokens=12, clipped=0, kl=0.1, with_signal=0)])
@@ -168,12 +173,12 @@ def test_every_knob_of_every_recipe_turns_both_ways_without_an_error(name: str) 
 
 
 def test_an_effect_is_the_mean_over_an_answers_tokens_and_the_sum_of_its_terms() -> None:
-    # answer a: ratios 1.35 and 1, advantages .5: .3 + .25 = .55 halved twice
+    # answer a: ratios 1.35, which a bound stops, and 1, advantages .5: 0 + .5 / 4
     # answer b: ratio 1 twice, -.5: -.5 x 2 / 4
     first, second = answers(MEAN)
     assert (first.advantage, second.advantage) == (0.5, -0.5)
     assert (first.measures[0], second.measures[0]) == (0.5, 0.0)
-    assert (first.push, second.push) == pytest.approx((0.275, -0.25), rel=1e-5)
+    assert (first.push, second.push) == pytest.approx((0.125, -0.25), rel=1e-5)
     arrays = asked(MEAN).arrays
     assert arrays["gradient"][0] == pytest.approx([0.0, 0.125], rel=1e-5)  # a bound stops the first
     assert (arrays["side"] != 0).tolist() == [[True, False], [False, False]]

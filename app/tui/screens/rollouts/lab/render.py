@@ -112,7 +112,7 @@ def result_lines(view: LabView, width: int) -> list[Line]:
     elif setting in ("clip_low", "clip_high"):  # a bound that moves does one or the other
         text += f"no token would be clipped differently: {count:,} of {before.tokens:,} are."
     else:
-        text += f"as many tokens would be clipped: {count:,} of {before.tokens:,}."
+        text += f"the number of clipped tokens would stay {count:,} of {before.tokens:,}."
     return paragraph(text, width, 3, "headline")
 
 
@@ -166,7 +166,7 @@ def rollout_lines(view: LabView, width: int, height: int) -> list[Line]:
     """A row per answer of the step, as many as fit; each cell is `before → after`."""
     at, wide = view.rollout_at, width >= WIDE
     arrow, sizes = (" → ", (6, 5, 8)) if wide else ("→", (5, 4, 8))
-    heads = zip(("advantage", "clipped", "push in the loss"), sizes, strict=True)
+    heads = zip(("advantage", "clipped", "push"), sizes, strict=True)
     titles = [" " + pad(head, 2 * size + len(arrow), "^") for head, size in heads]
     lines = [[(" " * 5 + "".join(titles), "label")]]
     for position in visible([1] * len(view.rollouts), height - 1, at, top=max(0, at - height // 2)):

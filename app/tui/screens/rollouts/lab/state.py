@@ -70,13 +70,11 @@ class Study:
         self.rows: Rows = {}  # tokens of the selected step
 
     def outcome(self, reader: StoreReader, recipe: Recipe, step: int) -> RecipeOutcome:
-        """A step under a recipe, by token for the selected one."""
-        selected = step == self._base.step
+        """A step under a recipe."""
         if step not in self._packed:
             self._packed[step], rows = read_step(reader, self._base, step)
-            self.rows = rows if selected else self.rows
-        base = self._base.run.recipe
-        return outcome_of(self._packed[step], recipe, base, by_token=selected)
+            self.rows = rows if step == self._base.step else self.rows
+        return outcome_of(self._packed[step], recipe, self._base.run.recipe)
 
 
 @frozen
