@@ -136,3 +136,18 @@ def test_without_pyarrow_a_sentence_says_what_to_install(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ImportRefusedError, match=r"pip install 'grpo-tui\[parquet\]'"):
         import_runs(HERE / "trl", Options(store=store))
+
+
+@pytest.mark.parametrize(
+    ("columns", "advantage"),
+    [
+        ({"right": FOUR}, [-0.5, 0.5, 0.5, -0.5]),  # a weight below 0
+        ({"right": FOUR, "form": [1.0] * 4}, [0.5, -0.5, -0.5, 0.5]),  # with form or without it
+    ],
+)
+def test_several_explanations_or_a_reversed_one_are_not_certain(
+    columns: dict[str, Any], advantage: list[float], store: Path, tmp_path: Path
+) -> None:
+    written(tmp_path / "out", **columns, advantage=advantage)
+    import_runs(tmp_path / "out", Options(store=store))
+    assert [total for total, _ in rewards(store)] == [None] * 4
