@@ -18,6 +18,7 @@ import pytest
 
 from grpo_engine.config.parse import build
 from grpo_engine.config.safe_yaml import parse_yaml
+from grpo_engine.extends import EXTENDS
 from grpo_engine.policy.embedded import EMBEDDED
 from grpo_engine.rewards.rubric import Rubric
 from tests.docs import fresh
@@ -79,6 +80,7 @@ FAILS = {
 }
 CHAT = '{"prompt": [{"role": "user", "content": "%s"}], "answer": "%s"}\n'
 FILES: Mapping[str, Mapping[str, str]] = {
+    "docs/comparing.md": {"base.yaml": "{extends: starter, algorithm: {recipe: dapo}}"},
     "docs/other-trainers.md": {"mine.yaml": "{steps: 3, algorithm: {recipe: dapo}}"},
     "docs/tasks.md": {
         "CONFIG.yaml": "{rollout: {prompts: 2, group_size: 2}}",
@@ -152,7 +154,11 @@ def test_a_block_is_of_a_language_that_is_run_or_read(block: Block) -> None:
         case "toml":
             tomllib.loads(block.text)
         case "yaml" if block.file:
-            Rubric.model_validate(parse_yaml(block.text))
+            tree = parse_yaml(block.text)
+            if tree.pop(EXTENDS, ""):
+                build(tree)
+            else:
+                Rubric.model_validate(tree)
         case "yaml":
             build(parse_yaml(block.text))
         case "text":
