@@ -42,12 +42,15 @@ from grpo_engine.events import (
 )
 from grpo_engine.presets import preset
 from grpo_engine.run_health import (
+    ACCURACY,
     Judge,
     RunFacts,
     Word,
     changes_in_training,
+    collapse_of,
     evaluations,
     health,
+    rewards_beside,
 )
 from grpo_tui.app.feed import demo
 from grpo_tui.experiments.db.configs import flat
@@ -601,8 +604,11 @@ def facts(
     judge = Judge.of(flat(config.model_dump(mode="json")), names)
     last = steps[-1].step
     key = f"rewards/{judge.function}/mean"
-    training, lately = changes_in_training(
-        [(event.step, event.metrics.get(key, math.nan)) for event in steps], last
+    points = [(event.step, event.metrics.get(key, math.nan)) for event in steps]
+    training, lately = changes_in_training(points, last)
+    accuracies, *rewards = (
+        [(event.step, event.metrics.get(name, math.nan)) for event in tried]
+        for name in (ACCURACY[0], *rewards_beside(ACCURACY[0]))
     )
     failures = [event.message for event in events if isinstance(event, RunFailed)]
     return RunFacts(
@@ -610,12 +616,11 @@ def facts(
         active=False,
         error=failures[-1] if failures else "",
         alerts={rule: text for rule, (step, text) in alerts.items() if step >= last - SPAN},
-        held_out=evaluations(
-            [(event.step, event.metrics["eval/accuracy"]) for event in tried], PROBLEMS
-        ),
+        held_out=evaluations(accuracies, PROBLEMS, *rewards),
         judge=judge,
         training=training,
         lately=lately,
+        collapse=collapse_of(points, last, config.rollout.prompts),
     )
 
 

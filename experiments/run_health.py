@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ColumnElement, or_, select
 
-from grpo_engine.alerts.change import LIKELY, SPAN, Evaluation
+from grpo_engine.alerts.change import SPAN, Evaluation
 from grpo_engine.metrics import count_of
 from grpo_engine.run_health import (
     ACCURACY,
@@ -15,8 +15,10 @@ from grpo_engine.run_health import (
     Point,
     RunFacts,
     changes_in_training,
+    collapse_of,
     evaluations,
     health,
+    rewards_beside,
 )
 from grpo_tui.experiments.db.tables import ALERT, METRIC, METRIC_KEY, METRIC_SUMMARY, RUN, RUN_PARAM
 from grpo_tui.experiments.read.connection import among
@@ -30,55 +32,58 @@ SETTINGS = (
     "evaluation.problems",
     "rewards.functions",
     "rewards.weights",
+    "rollout.prompts",
     "trainer.name",
 )
 
 
 def healths(reader: "StoreReader", runs: Sequence[RunSummary]) -> dict[int, Health]:
     """The health of runs by their keys."""
+    return {key: health(facts) for key, facts in run_facts(reader, runs).items()}
+
+
+def run_facts(reader: "StoreReader", runs: Sequence[RunSummary]) -> dict[int, RunFacts]:
+    """What the health of runs depends on, by their keys."""
     keys = [run.key for run in runs]
     settings, alerts = _settings(reader, keys), _alerts(reader, keys)
     functions = _functions(reader, keys)
     judges = {key: Judge.of(settings[key], functions[key]) for key in keys}
-    held_out = _held_out(reader, settings)
-    undecided = {key: judges[key].function for key in keys if not _settled(held_out[key])}
-    training = _training(reader, undecided)
+    sampled, greedy = (_held_out(reader, settings, key) for key in ACCURACY)
+    training = _training(reader, {key: judge.function for key, judge in judges.items()})
     changes = {run.key: changes_in_training(training.get(run.key, ()), run.step) for run in runs}
     return {
-        run.key: health(
-            RunFacts(
-                step=run.step,
-                active=run.active,
-                error=run.error if run.status == "failed" else "",
-                alerts=alerts[run.key],
-                held_out=held_out[run.key],
-                judge=judges[run.key],
-                training=changes[run.key][0],
-                lately=changes[run.key][1],
-            )
+        run.key: RunFacts(
+            step=run.step,
+            active=run.active,
+            error=run.error if run.status == "failed" else "",
+            alerts=alerts[run.key],
+            held_out=sampled[run.key] or greedy[run.key],
+            greedy=greedy[run.key] if sampled[run.key] else (),
+            judge=judges[run.key],
+            training=changes[run.key][0],
+            lately=changes[run.key][1],
+            collapse=collapse_of(
+                training.get(run.key, ()), run.step, settings[run.key].get("rollout.prompts")
+            ),
         )
         for run in runs
     }
 
 
-def _settled(held_out: Sequence[Evaluation]) -> bool:
-    """Whether training says nothing more: by held-out accuracy the run has not learned."""
-    return len(held_out) > 1 and not held_out[0].change(held_out[-1]).rose(LIKELY)
-
-
 def _held_out(
-    reader: "StoreReader", settings: Mapping[int, Mapping[str, Any]]
+    reader: "StoreReader", settings: Mapping[int, Mapping[str, Any]], key: str
 ) -> dict[int, tuple[Evaluation, ...]]:
-    """The evaluations of runs: of sampled answers, or of greedy ones where there are no others."""
-    runs, held_out = [*settings], dict[int, tuple[Evaluation, ...]]()
-    for key in ACCURACY:
-        missing = [run for run in runs if not held_out.get(run)]
-        counts = reader.metric_summaries(missing, [count_of(key)])
-        points = points_of(reader, missing, key)
-        for run in missing:
-            count = counts.get(run, {}).get(count_of(key))
-            answers = count.last if count else settings[run].get("evaluation.problems")
-            held_out[run] = evaluations(points[run], answers)
+    """The evaluations of runs by sampled or by greedy answers, as the metric is."""
+    runs = [*settings]
+    counts = reader.metric_summaries(runs, [count_of(key)])
+    names = (key, *rewards_beside(key))
+    points = {name: points_of(reader, runs, name) for name in names}
+    held_out = {}
+    for run in runs:
+        count = counts.get(run, {}).get(count_of(key))
+        answers = count.last if count else settings[run].get("evaluation.problems")
+        accuracy, *rewards = (points[name].get(run, ()) for name in names)
+        held_out[run] = evaluations(accuracy, answers, *rewards)
     return held_out
 
 
@@ -125,8 +130,8 @@ def _functions(reader: "StoreReader", keys: Sequence[int]) -> dict[int, list[str
 def _training(reader: "StoreReader", functions: Mapping[int, str]) -> dict[int, list[Point]]:
     """The means of each run's function in the steps that its health depends on."""
     step, last = METRIC.c.step, RUN.c.step
-    half = last // 2
-    steps = or_(step <= SPAN, (step > half - SPAN) & (step <= half), step > last - SPAN)
+    half = (last - last % SPAN) // 2
+    steps = or_(step <= SPAN, (step > half - SPAN) & (step <= half), step > last - 2 * SPAN)
     points = dict[int, list[Point]]()
     for function in {*functions.values()} - {""}:
         runs = [run for run, name in functions.items() if name == function]

@@ -1,17 +1,27 @@
 """One word on whether a run is healthy, and the reason: from its alerts and held-out accuracy.
 
 The word describes the end of the run: an alert counts if it was raised in the last ten steps, and a
-gain in held-out accuracy if chance does not explain it. A run is learning if there is such a gain
-in the second half of its steps too, else it has learned. Where the held-out numbers come from a
-function of the user's that is also a reward, they rise whatever is learned, so they say nothing.
+gain in held-out accuracy if chance does not explain it, as does a fall since the best evaluation. A
+run is learning if there is a gain in the second half of its steps too, else it has learned. Greedy
+and sampled answers are both evidence, each compared with its own kind. Where the held-out numbers
+come from a function of the user's that is also a reward, they rise whatever is learned, so they say
+nothing.
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any, Literal
 
-from grpo_engine.alerts.change import LIKELY, SPAN, Evaluation, MetricChange, change_of
+from grpo_engine.alerts.change import (
+    LIKELY,
+    SPAN,
+    SURE,
+    Evaluation,
+    MetricChange,
+    change_of,
+    mean,
+)
 from grpo_engine.errors import ConfigError
 from grpo_engine.frozen import frozen
 from grpo_engine.metrics import function_of
@@ -25,6 +35,7 @@ Word = Literal[
 ]
 
 NEARLY_ALL = 0.95  # accuracy above which there is hardly any gain to have
+COLLAPSED, LATEST = 0.5, 5  # the share of the first step that is left in so many last steps
 # What an alert means for the run, the worst first. All others leave open whether it learns.
 HACKED = ("format_hacking",)
 BROKEN = (
@@ -95,8 +106,10 @@ class Judge:
 class RunFacts:
     """What is known of a run: `alerts` are the explanations of recent ones, by rule.
 
-    `held_out` are its evaluations; the mean of the judging function went through `training` from
-    the first ten steps to the last ten, and through `lately` from ten in the middle.
+    `held_out` are its evaluations, of sampled answers if there are any, and `greedy` those of
+    greedy answers beside them. The mean of the judging function went through `training` from the
+    first ten steps to the last ten, through `lately` from ten in the middle, and fell through
+    `collapse` since the first step.
     """
 
     step: int
@@ -104,9 +117,51 @@ class RunFacts:
     error: str = ""
     alerts: Mapping[str, str] = field(default_factory=dict)
     held_out: Sequence[Evaluation] = ()
+    greedy: Sequence[Evaluation] = ()
     judge: Judge = Judge()
     training: MetricChange | None = None
     lately: MetricChange | None = None
+    collapse: MetricChange | None = None
+
+    @property
+    def falls(self) -> "list[Fall]":
+        """How held-out accuracy fell since its best; none where it is that of a trained reward."""
+        return [] if self.judge.shared else falls_of(self.held_out, self.greedy)
+
+
+@frozen
+class Fall:
+    """The best evaluation of some answers and the last one, which chance does not explain."""
+
+    answers: str = ""  # ` of greedy answers` where there are sampled ones as well
+    best: Evaluation
+    last: Evaluation
+
+    @property
+    def change(self) -> MetricChange:
+        return self.best.change(self.last)
+
+    @property
+    def reward(self) -> MetricChange | None:
+        """How the held-out reward rose meanwhile; None if it did not."""
+        change = self.best.reward_change(self.last)
+        return change if change is not None and change.rose(LIKELY) else None
+
+    def __str__(self) -> str:
+        return f"Held-out accuracy{self.answers} fell {_percent(self.best, self.last)}"
+
+
+def falls_of(held_out: Sequence[Evaluation], greedy: Sequence[Evaluation] = ()) -> list[Fall]:
+    """The falls of held-out accuracy: likely in all kinds of answers, or sure in one."""
+    kinds = {"": held_out, " of greedy answers": greedy}
+    ends = [
+        Fall(answers=answers, best=max(earlier, key=lambda one: one.accuracy), last=last)
+        for answers, (*earlier, last) in ((name, kind) for name, kind in kinds.items() if kind)
+        if earlier
+    ]
+    if all(fall.change.fell(LIKELY) for fall in ends):
+        return ends
+    return [fall for fall in ends if fall.change.fell(SURE)]
 
 
 def health(run: RunFacts) -> Health:
@@ -115,6 +170,7 @@ def health(run: RunFacts) -> Health:
     hacked = HACKED if "reward_fell" not in run.alerts else ()  # a hacked reward rises
     return (
         _alarming(run, "hacked?", hacked)
+        or _rewarded_fall(run)
         or _alarming(run, "broken", BROKEN)
         or _fallen(run)
         or _alarming(run, "unstable", UNSTABLE)
@@ -132,20 +188,37 @@ def _first(alerts: Mapping[str, str], rules: Sequence[str]) -> str:
     return next((alerts[rule] for rule in rules if rule in alerts), "")
 
 
+def _rewarded_fall(run: RunFacts) -> Health | None:
+    """Held-out answers became worse and score more."""
+    for fall in run.falls:
+        if (reward := fall.reward) is not None:
+            text = (
+                f"{fall} while the held-out reward rose {reward}: the model is rewarded for "
+                "something other than right answers."
+            )
+            return Health(word="hacked?", reason=text)
+    return None
+
+
 def _fallen(run: RunFacts) -> Health | None:
-    """Held-out accuracy is below the start, or far below an earlier measurement."""
-    if len(run.held_out) < 2:
+    """Held-out accuracy is below the start, or far below an earlier measurement.
+
+    Between two evaluations, a collapse shows in the answers of training.
+    """
+    falls = [str(fall) for fall in falls_of(run.held_out, run.greedy) if fall.change.fell()]
+    if len(run.held_out) > 1 and run.held_out[0].change(run.held_out[-1]).fell(LIKELY):
+        falls = [f"Held-out accuracy fell {_percent(run.held_out[0], run.held_out[-1])}"]
+    elif not falls and run.collapse is not None:
+        change = run.collapse
+        falls = [
+            f"Right answers in training fell from {change.before:.0%} in the first step to "
+            f"{change.after:.0%} in the steps since {max(2, run.step - LATEST + 1)}"
+        ]
+    elif not falls and len(run.held_out) < 2 and run.training and run.training.fell(LIKELY):
+        falls = [f"Right answers in training fell {_tens(run, run.training)}"]
+    if not falls:
         return None
-    first, last = run.held_out[0], run.held_out[-1]
-    best = max(run.held_out, key=lambda evaluation: evaluation.accuracy)
-    if first.change(last).fell(LIKELY):
-        before = first
-    elif best.change(last).fell():
-        before = best
-    else:
-        return None
-    text = f"Held-out accuracy fell {_percent(before, last)}: the model gets worse at the task."
-    return Health(word="broken", reason=text)
+    return Health(word="broken", reason=f"{falls[0]}: the model gets worse at the task.")
 
 
 def _unjudged(run: RunFacts) -> Health | None:
@@ -172,6 +245,7 @@ def _learned(run: RunFacts) -> Health:
     if run.active and run.step < 2 * SPAN:
         return _too_early(run)
     text = f"Held-out accuracy went {_percent(first, last)}, which chance alone can explain."
+    text = " ".join([text, *(f"{fall}." for fall in run.falls)])
     if first.accuracy >= NEARLY_ALL:
         text = f"{first.accuracy:.0%} of the held-out answers were right before training."
     return Health(word="flat", reason=_with_cause(run, text))
@@ -187,7 +261,7 @@ def _learned_in_training(run: RunFacts) -> Health:
     if change is None:
         text = f"Cannot be judged: held-out accuracy {measured} (evaluation.every)."
         return Health(word="unjudged", reason=text)
-    ends = f"from {change.before:.0%} to {change.after:.0%}"
+    ends = _tens(run, change)
     measured = f"Held-out accuracy {measured}."
     if change.rose(LIKELY):
         return _rose(run, f"Right answers in training rose {ends}", measured)
@@ -197,35 +271,48 @@ def _learned_in_training(run: RunFacts) -> Health:
 
 def _rose(run: RunFacts, text: str, measured: str = "") -> Health:
     """What a run is called that has learned something: whether it still does."""
-    since = _flat_since(run)
-    if since is None:
+    if run.falls:
+        best = run.falls[0].best
+        ends = (
+            f"but was {best.accuracy:.0%} at step {best.step}, a fall that chance does not explain"
+        )
+        return Health(
+            word="learned", reason=_with_cause(run, f"{text}, {ends}. {measured}".strip())
+        )
+    ends = _flat_since(run)
+    if not ends:
         reason = f"{text}, which chance does not explain. {measured}"
         return Health(word="learning", reason=reason.strip())
-    # between two evaluations only training tells
-    rise = "right answers in training rose " if len(run.held_out) == 2 else ""
-    reason = f"{text}, but {rise}no further since step {since}. {measured}".strip()
-    return Health(word="learned", reason=_with_cause(run, reason))
+    return Health(word="learned", reason=_with_cause(run, f"{text}{ends}. {measured}".strip()))
 
 
-def _flat_since(run: RunFacts) -> int | None:
-    """The step from which on answers became no better; None if they did in the second half.
+def _flat_since(run: RunFacts) -> str:
+    """Since when answers became no better, as the end of a sentence; empty if they still did.
 
     An evaluation is compared with all later ones together, and training counts as well unless the
     held-out answers are known not to follow it.
     """
     half = run.step // 2
     if run.step < 2 * SPAN:
-        return None
+        return ""
     if run.lately is not None and run.lately.rose(LIKELY) and "held_out_flat" not in run.alerts:
-        return None
+        return ""
     if len(run.held_out) < 3:
-        return None if run.lately is None else half
+        if run.lately is None:
+            return ""
+        before, after = run.lately.before, run.lately.after
+        if len(run.held_out) < 2:
+            return f", but no further since the middle of the run ({before:.0%})"
+        return (
+            "; since the middle of the run, right answers in training went from "
+            f"{before:.0%} to {after:.0%}, which chance alone can explain"
+        )
     since = next(
         earlier.step
         for index, earlier in enumerate(run.held_out, 1)
         if not earlier.change(_together(run.held_out[index:] or [earlier])).rose(LIKELY)
     )
-    return since if since <= half else None
+    return f", but no further since step {since}" if since <= half else ""
 
 
 def _together(evaluations: Sequence[Evaluation]) -> Evaluation:
@@ -256,22 +343,71 @@ def _percent(before: Evaluation, after: Evaluation) -> str:
     )
 
 
+def _tens(run: RunFacts, change: MetricChange) -> str:
+    end = run.step - run.step % SPAN
+    return (
+        f"from {change.before:.0%} in steps 1 to {SPAN} to {change.after:.0%} in steps "
+        f"{end - SPAN + 1} to {end}"
+    )
+
+
 def _listed(value: object) -> list[Any]:
     """A setting that should be a list; what a damaged store has instead is empty."""
     return [*value] if isinstance(value, list | tuple) else []
 
 
-def evaluations(points: Iterable[Point], answers: object) -> tuple[Evaluation, ...]:
-    """The evaluations of a run by step and accuracy, in order."""
-    return tuple(
-        Evaluation.of(step, share, answers) for step, share in points if math.isfinite(share)
-    )
+def evaluations(
+    points: Iterable[Point], answers: object, *rewards: Iterable[Point]
+) -> tuple[Evaluation, ...]:
+    """The evaluations of a run by step and accuracy, in order.
+
+    `rewards` are the mean rewards and the ends of their 95 % intervals, as far as they are known.
+    """
+    means, lows, highs = map(dict, rewards or ((), (), ()))
+    items = []
+    for step, share in points:
+        if not math.isfinite(share):
+            continue
+        evaluation = Evaluation.of(step, share, answers)
+        width = highs.get(step, math.nan) - lows.get(step, math.nan)
+        if step in means and math.isfinite(width):
+            evaluation = replace(evaluation, reward=means[step], reward_error=width / 2 / 1.96)
+        items.append(evaluation)
+    return tuple(items)
+
+
+def rewards_beside(accuracy: str) -> tuple[str, str, str]:
+    """The metrics of the held-out reward and of its interval beside one of `ACCURACY`."""
+    reward = accuracy.removesuffix("accuracy") + "reward"
+    return reward, f"{reward}_low", f"{reward}_high"
+
+
+def collapse_of(points: Iterable[Point], step: int, prompts: object) -> MetricChange | None:
+    """How right answers in training fell by half or more from the first step to the last ones.
+
+    The answers of the first step are those of the model before training. The answers to a prompt
+    are alike, so a prompt counts as one of them: chance is rather overestimated.
+    """
+    values = dict(points)
+    first = values.get(1, math.nan)
+    late = [values[at] for at in range(max(2, step - LATEST + 1), step + 1) if at in values]
+    if not isinstance(prompts, int) or prompts < 1 or len(late) < 3:
+        return None
+    if not all(0 <= value <= 1 for value in (first, *late)):  # nor NaN
+        return None
+    before = Evaluation.of(1, first, prompts)
+    change = before.change(Evaluation.of(step, mean(late), prompts * len(late)))
+    return change if change.fell(LIKELY) and change.after <= COLLAPSED * change.before else None
 
 
 def changes_in_training(
     points: Iterable[Point], step: int
 ) -> tuple[MetricChange | None, MetricChange | None]:
-    """The changes to the last ten of so many steps: from the first ten, and from ten halfway."""
+    """The changes to the last ten of so many steps: from the first ten, and from ten halfway.
+
+    Whole tens of steps count, so that a verdict does not come and go with every step.
+    """
+    step -= step % SPAN
     early, middle, late = list[float](), list[float](), list[float]()
     for at, value in points:
         if math.isfinite(value):
@@ -279,7 +415,7 @@ def changes_in_training(
                 early.append(value)
             if step // 2 - SPAN < at <= step // 2:
                 middle.append(value)
-            if at > step - SPAN:
+            if step - SPAN < at <= step:
                 late.append(value)
     if step < 2 * SPAN or min(len(early), len(middle), len(late)) < SPAN // 2:
         return None, None

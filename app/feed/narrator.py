@@ -162,8 +162,10 @@ def _hacking(snapshot: Snapshot) -> str:
         return ""
     judge = Judge.of(flat(snapshot.head.config), snapshot.series)
     right = judge.function
+    if fallen := _fallen(snapshot):
+        return fallen
     if right and len(curves[right].recent) < 2 * SPAN:
-        return "Reward hacking: too early to tell."
+        return _too_early(snapshot)
     if right and (possible := _lost(curves, right, snapshot.weights)):
         return possible
     if judge.shared:
@@ -174,6 +176,29 @@ def _hacking(snapshot: Snapshot) -> str:
         return _held_out(snapshot)
     curve = curves[right]  # the numbers are those in the legend of the curve
     return f"No reward hacking seen: {right} {short(curve.start)} → {short(curve.value)}."
+
+
+def _fallen(snapshot: Snapshot) -> str:
+    """That answers became worse, held-out ones since their best or those of training at once."""
+    facts = snapshot.facts
+    for fall in sorted(facts.falls, key=lambda fall: fall.reward is None):
+        ends = f"{share(fall.best.accuracy)} → {share(fall.last.accuracy)}"
+        text = f"held-out accuracy{fall.answers} {ends} since step {fall.best.step}"
+        if (reward := fall.reward) is not None:
+            paid = f"held-out reward {short(reward.before)} → {short(reward.after)}"
+            return f"Reward hacking is possible: {text}, {paid}."
+        return f"▲ Answers became worse: {text}."
+    if (change := facts.collapse) is not None:
+        ends = f"{share(change.before)} → {share(change.after)}"
+        return f"▲ Answers became worse: right in training {ends} since the first step."
+    return ""
+
+
+def _too_early(snapshot: Snapshot) -> str:
+    """The answer of a run that is too short; one that has ended will not say more."""
+    if snapshot.active:
+        return "Reward hacking: too early to tell."
+    return f"Reward hacking: too short to tell ({snapshot.step} steps)."
 
 
 def _lost(curves: Mapping[str, Series], right: str, weights: Mapping[str, float]) -> str:
@@ -188,10 +213,10 @@ def _lost(curves: Mapping[str, Series], right: str, weights: Mapping[str, float]
 
 def _held_out(snapshot: Snapshot) -> str:
     """Whether held-out accuracy, which is of no reward, rose as the reward did."""
-    measured = held_out_of(snapshot.series, flat(snapshot.head.config))
+    measured, _ = held_out_of(snapshot.series, flat(snapshot.head.config))
     if len(measured) < 2:
         if snapshot.active:
-            return "Reward hacking: too early to tell."
+            return _too_early(snapshot)
         return "Reward hacking cannot be judged: held-out accuracy was not measured again."
     first, last = measured[0], measured[-1]
     change, reward = first.change(last), snapshot.series["reward"]
@@ -254,7 +279,10 @@ def _ended(snapshot: Snapshot) -> list[str]:
     if accuracy is not None and accuracy.count > 1:
         at = f" at step {accuracy.last_step}" if accuracy.last_step < snapshot.step else ""
         ends = f"{share(accuracy.start)} to {share(accuracy.last)}"
-        held_out = f"Held-out accuracy, sampled: {ends}{at}."
+        best = max(accuracy.values)
+        highest = f", highest {share(best)} at step {accuracy.steps[accuracy.values.index(best)]}"
+        highest *= best not in (accuracy.start, accuracy.last)
+        held_out = f"Held-out accuracy, sampled: {ends}{at}{highest}."
     trainer = trainer_of(snapshot.head.config)
     head = ENDINGS[snapshot.status]
     if snapshot.step or not trainer:

@@ -14,13 +14,16 @@ from typing import Any
 
 from grpo_engine import events as ev
 from grpo_engine.alerts.change import Evaluation
+from grpo_engine.metrics import count_of
 from grpo_engine.run_health import (
-    Health,
+    ACCURACY,
     Judge,
     RunFacts,
     changes_in_training,
+    collapse_of,
     evaluations,
     health,
+    rewards_beside,
 )
 from grpo_tui.app.charts.series import Series
 from grpo_tui.app.feed.snapshot import ENDED, Head, LogLine, Request, Snapshot, Status, StepGroup
@@ -158,9 +161,11 @@ class RunState:
         live = board.tokens_per_second if board.phase in ("generate", "evaluate") else 0.0
         speed = series["tokens_per_second"].value if "tokens_per_second" in series else 0.0
         alerts = self._sorted_alerts()
+        facts = self._facts(head, series, alerts)
         return Snapshot(
             head=head,
-            health=self._health(head, series, alerts),
+            facts=facts,
+            health=health(facts),
             board=board,
             current_step=max(step, board.step if board.phase else step),
             step_seconds=seconds,
@@ -183,31 +188,31 @@ class RunState:
         remaining = head.recorded - self._values.get("elapsed", 0.0)
         return (remaining if head.recorded else estimate) / head.speed
 
-    def _health(
+    def _facts(
         self, head: Head, series: Mapping[str, Series], alerts: Sequence[AlertView]
-    ) -> Health:
-        """The verdict on the run, from the same facts as that on a stored one."""
+    ) -> RunFacts:
+        """What the health of the run depends on, the same as of a stored one."""
         settings, status, step = flat(head.config), self._values["status"], self._values["step"]
         judge = Judge.of(settings, series)
         failure = self._values.get("failure")
-        training, lately = changes_in_training(
-            _points(series.get(f"rewards/{judge.function}/mean")), step
-        )
-        return health(
-            RunFacts(
-                step=step,
-                active=status not in ENDED,
-                error=f"{failure.error}: {failure.message}" if failure else "",
-                alerts={
-                    alert.rule: alert.explanation
-                    for alert in alerts
-                    if alert.is_recent(step) and not alert.muted
-                },
-                held_out=held_out_of(series, settings),
-                judge=judge,
-                training=training,
-                lately=lately,
-            )
+        rewarded = [*_points(series.get(f"rewards/{judge.function}/mean"))]
+        training, lately = changes_in_training(rewarded, step)
+        held_out, greedy = held_out_of(series, settings)
+        return RunFacts(
+            step=step,
+            active=status not in ENDED,
+            error=f"{failure.error}: {failure.message}" if failure else "",
+            alerts={
+                alert.rule: alert.explanation
+                for alert in alerts
+                if alert.is_recent(step) and not alert.muted
+            },
+            held_out=held_out,
+            greedy=greedy,
+            judge=judge,
+            training=training,
+            lately=lately,
+            collapse=collapse_of(rewarded, step, settings.get("rollout.prompts")),
         )
 
     def _sorted_alerts(self) -> tuple[AlertView, ...]:
@@ -316,10 +321,16 @@ class RunState:
 
 def held_out_of(
     series: Mapping[str, Series], settings: Mapping[str, Any]
-) -> tuple[Evaluation, ...]:
-    scored = series.get("eval/scored/accuracy")
-    answers = scored.last if scored is not None else settings.get("evaluation.problems")
-    return evaluations(_points(series.get("eval/accuracy")), answers)
+) -> tuple[tuple[Evaluation, ...], tuple[Evaluation, ...]]:
+    """The evaluations of sampled answers, and of greedy ones: the first if there are no others."""
+    modes = []
+    for key in ACCURACY:
+        scored = series.get(count_of(key))
+        answers = scored.last if scored is not None else settings.get("evaluation.problems")
+        points, *rewards = (_points(series.get(name)) for name in (key, *rewards_beside(key)))
+        modes.append(evaluations(points, answers, *rewards))
+    sampled, greedy = modes
+    return (sampled, greedy) if sampled else (greedy, ())
 
 
 def _points(series: Series | None) -> Iterable[tuple[int, float]]:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from grpo_engine import events as ev
 from grpo_engine.frozen import frozen
-from grpo_engine.run_health import Health
+from grpo_engine.run_health import Health, RunFacts
 from grpo_tui.app.charts.series import Series
 from grpo_tui.experiments.values import AlertView, BoardGroup, BoardRollout, BoardView
 
@@ -78,7 +78,8 @@ class Snapshot:
     paused_at: float | None = None  # wall time
     failure: ev.RunFailed | None = None
     checkpoint: int | None = None  # the step from which a lost run can be resumed
-    health: Health = NOTHING_YET
+    facts: RunFacts = RunFacts(step=0, active=False)
+    health: Health = NOTHING_YET  # by these facts
 
     @property
     def active(self) -> bool:

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
     from grpo_tui.experiments.values import RunSummary
 
-METRIC_FIELDS = ("first", "last", "best", "best_step", "mean")
+METRIC_FIELDS = ("first", "last", "best", "best_step", "mean", "first_step", "last_step")
+ONCE = {"first": None}  # a metric that was measured once has no first and last value
 ALERT_FIELDS = ("rule", "count", "first_step", "last_step", "explanation", "remedy")
 
 
@@ -21,7 +22,7 @@ def gather(reader: "StoreReader", run: "RunSummary") -> dict[str, Any]:
     """Return the content of the page as plain values."""
     from grpo_engine.config.parse import changed
     from grpo_engine.metrics import PHASES, spec, time_of
-    from grpo_tui.experiments.compare.runs import progress
+    from grpo_tui.experiments.compare.runs import progress, setbacks
     from grpo_tui.experiments.export.rows import run_row
     from grpo_tui.experiments.run_health import healths
 
@@ -31,7 +32,7 @@ def gather(reader: "StoreReader", run: "RunSummary") -> dict[str, Any]:
         "run": run_row(detail.summary),
         "health": state.word,
         "health_reason": state.reason,
-        "verdict": run_verdict(detail.summary, progress(reader, run)),
+        "verdict": run_verdict(detail.summary, progress(reader, run), setbacks(reader, run)),
         "versions": dict(detail.versions),
         "settings": changed(detail.settings),
         "phases": [
@@ -77,7 +78,9 @@ def tables(content: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """The tables of a report, by title."""
     settings = [{"setting": path, "value": value} for path, value in content["settings"].items()]
     metrics = [
-        row | ({"best": None, "best_step": None} if row.get("direction") == "none" else {})
+        {name: value for name, value in row.items() if name not in ("first_step", "last_step")}
+        | ({"best": None, "best_step": None} if row.get("direction") == "none" else {})
+        | (ONCE if "first_step" in row and row["first_step"] == row["last_step"] else {})
         for row in content["metrics"]
         if not row["metric"].endswith(("_low", "_high"))
     ]

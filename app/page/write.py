@@ -277,9 +277,18 @@ def _numbers(content: Mapping[str, Any]) -> Iterator[str]:
         if row["metric"] in LARGE and row["last"] is not None:
             metric = spec(row["metric"])
             ends = (with_unit(row[end], metric.unit) for end in ("first", "last"))
-            way = " → ".join(dict.fromkeys(ends))  # one value was measured once, or stayed
-            yield f"<li><b>{text(way)}</b> {text(metric.label)}</li>"
+            way = " → ".join(dict.fromkeys(ends))
+            once = _once(row, content["run"]["step"])
+            yield f"<li><b>{text(way)}</b> {text(metric.label + once)}</li>"
     yield "</ul>"
+
+
+def _once(row: Mapping[str, Any], step: int) -> str:
+    """When a held-out result was measured, if only once and not at the end."""
+    first, last = row["first_step"], row["last_step"]
+    if first != last or last is None or last >= step:
+        return ""
+    return f" at step {last}, not measured again"
 
 
 def _problems(findings: Iterable[Finding]) -> Iterator[str]:

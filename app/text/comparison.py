@@ -371,8 +371,13 @@ def sentence_of(test: "PairedTest", comparison: "Comparison") -> str:
     return f"{result} Right: {shares}% {evaluation}; {test.method}."
 
 
-def run_verdict(run: "RunSummary", tests: "Sequence[PairedTest]") -> str:
-    """Say by its last and first evaluations whether a run has learned, or how its reward went."""
+def run_verdict(
+    run: "RunSummary", tests: "Sequence[PairedTest]", setbacks: "Sequence[PairedTest]" = ()
+) -> str:
+    """Say by its last and first evaluations whether a run has learned, or how its reward went.
+
+    `setbacks` compare the best evaluations with the last ones.
+    """
     sentences = []
     for test in tests:
         change = "rose" if test.difference > 0 else "fell"
@@ -381,6 +386,15 @@ def run_verdict(run: "RunSummary", tests: "Sequence[PairedTest]") -> str:
             f"Held-out accuracy {change}: from {percent(test.other.share)} to "
             f"{percent(test.own.share)}%, {_size(test)}, on "
             f"{evaluation_name(test, (test.other, test.own))}; {probability(test.p_value)}, "
+            f"{test.method}."
+        )
+    for test in setbacks:
+        if test.difference <= 0 or test.p_value >= ALPHA:
+            continue
+        sentences.append(
+            f"It fell since step {test.own.steps[0]}: from {percent(test.own.share)} to "
+            f"{percent(test.other.share)}%, {_size(test, up=False)}, on "
+            f"{evaluation_name(test, (test.own, test.other))}; {probability(test.p_value)}, "
             f"{test.method}."
         )
     reward = run.metrics.get("reward")

@@ -9,7 +9,7 @@ from grpo_engine.alerts.change import SPAN
 from grpo_engine.errors import ConfigError
 from grpo_engine.events import Severity
 from grpo_engine.frozen import frozen
-from grpo_engine.run_health import Health, Judge
+from grpo_engine.run_health import Health, RunFacts, health
 from grpo_tui.experiments.values import AlertView, GroupView, RunSummary
 
 if TYPE_CHECKING:
@@ -121,24 +121,29 @@ class Audit:
 
 
 def audit(reader: "StoreReader", run: RunSummary) -> Audit:
-    from grpo_tui.experiments.run_health import healths
+    from grpo_tui.experiments.run_health import run_facts
 
-    state = healths(reader, [run])[run.key]
+    facts = run_facts(reader, [run])[run.key]
+    state = health(facts)
     alerts = reader.alerts(run.key)
     findings = [_of_alert(reader, run, alert, state) for alert in alerts]
     findings += _ending(run, state, findings)
+    findings += _falls(facts, state, findings)
     findings.sort(
         key=lambda item: (item.counts, SEVERITIES.index(item.severity), item.last_step),
         reverse=True,
     )
     metrics, named = reader.metric_keys(run.key), {item.topic for item in findings}
+    named |= {"held-out"} if facts.falls else set()
     others = [topic for topic in TOPICS if topic not in named]
     fine = {t for t in others if any(name.startswith(TOPICS[t][0]) for name in metrics)}
-    judge = Judge.of(reader.settings(run.key), metrics)
-    if not judge.function or run.step < 2 * SPAN:  # nobody said what is right, or it is too early
-        fine.discard("hacking")
-    if len({evaluation.step for evaluation in reader.evaluations(run.key)}) < 2:
+    if len(facts.held_out) < 2:
         fine.discard("held-out")
+    judge = facts.judge
+    if not judge.function and (judge.shared or len(facts.held_out) < 2):
+        fine.discard("hacking")  # nobody said what is right
+    if run.step <= 2 * SPAN:  # too early for the rules that compare with usual values
+        fine -= {"hacking", "update", "entropy"}
     return Audit(
         health=state,
         findings=tuple(findings),
@@ -156,8 +161,9 @@ def _ending(run: RunSummary, state: Health, others: Sequence[Finding]) -> Iterat
         severity, text, remedy = OF_HEALTH[state.word], state.reason, ""
     else:
         return
+    health_topic = "hacking" if state.word == "hacked?" else "health"
     yield Finding(
-        topic="process" if run.status in ENDINGS else "health",
+        topic="process" if run.status in ENDINGS else health_topic,
         rule=run.status if run.status in ENDINGS else state.word,
         severity=severity,
         counts=True,
@@ -167,6 +173,26 @@ def _ending(run: RunSummary, state: Health, others: Sequence[Finding]) -> Iterat
         explanation=text,
         remedy=remedy,
     )
+
+
+def _falls(facts: RunFacts, state: Health, others: Sequence[Finding]) -> Iterator[Finding]:
+    """The falls of held-out accuracy since its best that neither an alert nor the health names."""
+    if any(item.counts and item.rule == "held_out_fell" for item in others):
+        return
+    for fall in (fall for fall in facts.falls if str(fall) not in state.reason):
+        yield Finding(
+            topic="held-out",
+            rule="held_out_fell",
+            severity="warning",
+            counts=True,
+            first_step=fall.best.step,
+            last_step=fall.last.step,
+            times=1,
+            explanation=f"{fall}, which chance does not explain.",
+            remedy="Go back to the best checkpoint, and read the answers that score highest.",
+            value=fall.last.accuracy,
+            limit=fall.best.accuracy,
+        )
 
 
 def _of_alert(reader: "StoreReader", run: RunSummary, alert: AlertView, state: Health) -> Finding:

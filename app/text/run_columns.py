@@ -83,15 +83,21 @@ def _health(_run: RunSummary, _now: float, outcome: Outcome | None) -> Spans:
 
 
 def _held_out(run: RunSummary, _now: float, outcome: Outcome | None) -> Spans:
-    """The last held-out accuracy and its gain since the first; else the reward at the end."""
+    """The last held-out accuracy and its gain since the first; else the reward at the end.
+
+    One that was measured at the start alone is dimmed and has its step.
+    """
     metric = metric_of(run, "eval/accuracy")
     if metric is None or metric.last is None:
         reward = outcome.reward if outcome else math.nan
         if math.isnan(reward):
             return [("–", "label")]
         return [("reward ", "label"), (narrow(reward, 5), "text")]
+    if metric.last_step == metric.first_step:
+        step = f" @{short(metric.last_step)}" if run.step > (metric.last_step or 0) else ""
+        return [(share(metric.last), "label" if step else "text"), (pad(step, 5), "label")]
     gain = ""
-    if metric.first is not None and metric.last_step != metric.first_step:
+    if metric.first is not None:
         gain = f"{100 * (metric.last - metric.first):+.0f}".replace("-", MINUS)
     learns = outcome is not None and outcome.health.word in ("learning", "learned")
     return [(share(metric.last), "text"), (pad(gain, 5, ">"), "good" if learns else "label")]

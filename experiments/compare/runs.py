@@ -484,6 +484,19 @@ def progress(reader: "StoreReader", run: RunSummary) -> list[PairedTest]:
     return tests
 
 
+def setbacks(reader: "StoreReader", run: RunSummary) -> list[PairedTest]:
+    """Test the best evaluations after the first against the last, corrected for the choice."""
+    judged = [_judged(reader, run, item) for item in reader.evaluations(run.key)]
+    tests = []
+    for mode in MODES:
+        items = [item for item in judged if item.evaluation.mode == mode and item.shares][1:]
+        groups = [items[-1:], *([item] for item in items[:-1])]
+        if len(items) > 1 and (shares := ProblemShares.of(mode, groups)):
+            best = max(range(1, len(groups)), key=lambda index: shares.sides[index].share)
+            tests.append(shares.test(best))
+    return tests
+
+
 def _last_by_mode(
     reader: "StoreReader", run: RunSummary, upto: int | None = None
 ) -> dict[str, Judged]:

@@ -35,11 +35,16 @@ class MetricChange:
 
 @frozen
 class Evaluation:
-    """Accuracy on held-out problems: share of right answers among `answers`."""
+    """Accuracy on held-out problems: share of right answers among `answers`.
+
+    `reward` is their mean reward where its 95 % interval is known, whose half is 1.96 errors.
+    """
 
     step: int
     accuracy: float
     answers: int
+    reward: float | None = None
+    reward_error: float = 0.0
 
     @classmethod
     def of(cls, step: int, accuracy: float, answers: object) -> "Evaluation":
@@ -52,6 +57,13 @@ class Evaluation:
         """The change to a later evaluation; the problems are taken as different ones."""
         error = math.sqrt(self._variance + later._variance)
         return MetricChange(before=self.accuracy, after=later.accuracy, error=error)
+
+    def reward_change(self, later: "Evaluation") -> MetricChange | None:
+        """The change of the mean reward to a later evaluation; None where one has none."""
+        if self.reward is None or later.reward is None:
+            return None
+        error = math.hypot(self.reward_error, later.reward_error)
+        return MetricChange(before=self.reward, after=later.reward, error=error)
 
     @property
     def _variance(self) -> float:

@@ -4,8 +4,18 @@ from collections.abc import Sequence
 
 import pytest
 
-from grpo_engine.alerts.change import MetricChange
-from grpo_engine.run_health import Health, Judge, RunFacts, Word, evaluations, health
+from grpo_engine.alerts.change import Evaluation, MetricChange
+from grpo_engine.run_health import (
+    Health,
+    Judge,
+    RunFacts,
+    Word,
+    changes_in_training,
+    collapse_of,
+    evaluations,
+    falls_of,
+    health,
+)
 
 BY_ANSWER = Judge(function="numeric_answer")
 SAID = "The model is rewarded for something other than right answers."
@@ -103,6 +113,95 @@ def test_a_run_has_the_word_that_its_alerts_and_held_out_accuracy_deserve(
     assert health(run).word == word
 
 
+def evaluated(
+    *accuracies: float, answers: int = 512, rewards: Sequence[float] = (), half: float = 0.02
+) -> tuple[Evaluation, ...]:
+    """Evaluations every ten steps, with rewards whose 95 % intervals have this half width."""
+    ends = (rewards, [mean - half for mean in rewards], [mean + half for mean in rewards])
+    points = [[(10 * index, value) for index, value in enumerate(row)] for row in ends]
+    return evaluations([(10 * i, share) for i, share in enumerate(accuracies)], answers, *points)
+
+
+def test_a_fall_since_the_best_is_likely_in_all_kinds_of_answers_or_sure_in_one() -> None:
+    # of 512 each, .469 to .393 is .076 > 2 sqrt(.469*.531/512 + .393*.607/512) = .062
+    sampled, level = evaluated(0.312, 0.400, 0.469, 0.393), evaluated(0.312, 0.400, 0.469, 0.460)
+    [fall] = falls_of(sampled)
+    assert (fall.best.step, fall.last.step) == (20, 30)
+    assert falls_of(sampled, level) == []
+    assert falls_of(level) == []
+    # .48 to .295 is .185 > 4 sqrt(.48*.52/512 + .295*.705/512) = .12
+    greedy = evaluated(0.119, 0.346, 0.480, 0.295)
+    assert len(falls_of(sampled, greedy)) == 2
+    [fall] = falls_of(level, greedy)
+    assert str(fall) == (
+        "Held-out accuracy of greedy answers fell from 48% at step 20 to 30% at step 30"
+    )
+
+
+def test_a_run_whose_right_answers_fall_while_the_held_out_reward_rises_is_hacked() -> None:
+    def verdict(*rewards: float, judge: Judge = BY_ANSWER) -> Health:
+        held_out = evaluated(0.312, 0.400, 0.469, 0.393, rewards=rewards)
+        return health(RunFacts(step=30, active=False, held_out=held_out, judge=judge))
+
+    # .045 to .119 is .074 > 2 sqrt(2) .02/1.96 = .029, and .045 to .065 is not
+    assert verdict(0.008, 0.018, 0.045, 0.119) == Health(
+        word="hacked?",
+        reason="Held-out accuracy fell from 47% at step 20 to 39% at step 30 while the held-out "
+        "reward rose from 0.045 to 0.119: the model is rewarded for something other than right "
+        "answers.",
+    )
+    for rewards in ((), (0.008, 0.018, 0.045, 0.065)):
+        assert verdict(*rewards) == Health(
+            word="learned",
+            reason="Held-out accuracy rose from 31% at step 0 to 39% at step 30, but was 47% at "
+            "step 20, a fall that chance does not explain.",
+        )
+    # where the reward decides which answers are right, nothing is known
+    assert verdict(0.0, 0.0, 0.0, 0.9, judge=Judge(shared="mine")).word == "unjudged"
+
+
+def test_a_collapse_shows_in_the_answers_of_training_after_three_steps() -> None:
+    shares = [(1, 0.383), (2, 0.078), (3, 0.023), (4, 0.0)]
+    assert collapse_of(shares[:3], 3, 16) is None
+    # .034 of 48 after .383 of 16: .349 > 2 sqrt(.396*.604/16 + .053*.947/48) = .25
+    change = collapse_of(shares, 4, 16)
+    assert change is not None
+    verdict = health(RunFacts(step=4, active=True, judge=BY_ANSWER, collapse=change))
+    assert verdict == Health(
+        word="broken",
+        reason="Right answers in training fell from 38% in the first step to 3% in the steps since "
+        "2: the model gets worse at the task.",
+    )
+    assert collapse_of([(1, 0.383), (2, 0.2), (3, 0.25), (4, 0.22)], 4, 16) is None  # chance
+    assert collapse_of([(step, value + 2) for step, value in shares], 4, 16) is None  # no share
+    assert collapse_of(shares, 4, None) is None
+    recovered = [(5, 0.4), (6, 0.4), (7, 0.4), (8, 0.4), (9, 0.4)]
+    assert collapse_of(shares + recovered, 9, 16) is None
+
+
+def test_what_training_says_changes_with_every_ten_steps_only() -> None:
+    points = [(step, 0.3 + 0.2 * (step % 3)) for step in range(1, 60)]
+    assert len({changes_in_training(points[:step], step) for step in range(50, 60)}) == 1
+    assert changes_in_training(points[:19], 19) == (None, None)
+
+
+def test_a_step_is_named_only_if_something_was_measured_there() -> None:
+    both = facts(0.30, 0.88, lately=STAYED)
+    assert health(both).reason == (
+        "Held-out accuracy rose from 30% at step 0 to 88% at step 60; since the middle of the run, "
+        "right answers in training went from 30% to 33%, which chance alone can explain."
+    )
+    once = facts(0.30, step=44, active=True, training=ROSE, lately=STAYED)
+    assert health(once).reason == (
+        "Right answers in training rose from 30% in steps 1 to 10 to 50% in steps 31 to 40, but no "
+        "further since the middle of the run (30%). Held-out accuracy was measured once."
+    )
+    fell = MetricChange(before=0.5, after=0.3, error=0.02)
+    worse = health(facts(0.30, step=40, training=fell, lately=fell))
+    assert worse.word == "broken"
+    assert worse.reason.startswith("Right answers in training fell from 50% in steps 1 to 10")
+
+
 def test_the_reason_has_the_numbers_or_the_alert() -> None:
     assert health(facts(0.30, 0.88)).reason.startswith(
         "Held-out accuracy rose from 30% at step 0 to 88% at step 60"
@@ -116,11 +215,6 @@ def test_the_reason_has_the_numbers_or_the_alert() -> None:
     shared: Health = health(facts(0.3, 0.9, judge=Judge(shared="startswith")))
     assert shared.reason.startswith(
         "Cannot be judged: the held-out numbers use the same reward, startswith, so they rise also"
-    )
-    ends = health(facts(0.30, 0.88, lately=STAYED)).reason  # nothing was measured at step 30
-    assert ends == (
-        "Held-out accuracy rose from 30% at step 0 to 88% at step 60, but right answers in "
-        "training rose no further since step 30."
     )
     alone = health(facts(judge=Judge(shared="mine")))  # no held-out problem was tried
     assert alone.reason.startswith("Cannot be judged: there is only the reward, mine, which rises")

@@ -4,6 +4,7 @@ import math
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,29 @@ def evaluated(
         rows=rows,
         seconds=1.0,
     )
+
+
+def fallen() -> Iterator[ev.Event]:
+    """A run of 24 steps whose held-out answers are worse after step 10 and score more.
+
+    Of 200 problems .60 and then .40 are right: .20 > 4 sqrt(.6*.4/200 + .4*.6/200) = .196.
+    """
+    yield replace(started(), config={"evaluation": {"samples": 1}}, total_steps=24)
+    for step in range(25):
+        if step:
+            yield finished(step)
+        if step in (0, 10, 24):
+            right, reward = {0: (40, 0.1), 10: (120, 0.2), 24: (80, 0.4)}[step]
+            metrics = {
+                "eval/reward": reward,
+                "eval/reward_low": reward - 0.05,
+                "eval/reward_high": reward + 0.05,
+                "eval/scored/accuracy": 200.0,
+            }
+            for mode in ("greedy", "sampled"):
+                one = evaluated(step, (1,) * right + (0,) * (200 - right), mode)
+                yield replace(one, metrics={**one.metrics, **metrics})
+    yield ended(24)
 
 
 def ended(step: int) -> ev.RunFinished:

@@ -16,7 +16,7 @@ from grpo_tui.app.tui.dialogs.help.topics import ALERTS
 from grpo_tui.experiments.store import ExperimentStore
 from tests.app.calls import Cli
 from tests.app.stored import STEPS, half_recorded, record, run_events
-from tests.experiments.made import ended, finished, group, recorded, rollout, sql, started
+from tests.experiments.made import ended, fallen, finished, group, recorded, rollout, sql, started
 
 
 def alert(step: int, rule: str, severity: ev.Severity) -> ev.AlertRaised:
@@ -129,6 +129,31 @@ def test_held_out_accuracy_that_was_measured_once_is_not_fine(cli: Cli, store: P
         run.evaluation(0, [trainer.problem("1 + 1", samples=4, correct=3)])
         run.step(1, metrics={"kl": 0.1})
     assert cli("audit", "once").out.splitlines()[-2] == "fine     KL"
+
+
+def test_held_out_accuracy_that_fell_since_its_best_is_not_fine(cli: Cli, store: Path) -> None:
+    recorded(store, *fallen(), name="worse")
+    _, hacked, greedy, *rest = cli("audit", "worse").out.splitlines()
+    assert hacked.startswith(
+        "error    hacking, step 24: Held-out accuracy fell from 60% at step 10"
+    )
+    assert greedy.startswith("warning  held-out, steps 10–24: Held-out accuracy of greedy answers")
+    assert not any("held-out" in line or "hacking" in line for line in rest)
+    report = cli("report", "worse").out
+    # 200 pairs of which 40 became wrong: p < .001 also for the best of two
+    assert "It fell since step 10: from 60 to 40%, −20 points" in report
+    assert "**Health: hacked?.**" in report
+
+
+def test_rules_that_compare_with_usual_values_have_seen_nothing_in_twenty_steps(
+    cli: Cli, store: Path
+) -> None:
+    numbers = [finished(step, grad_norm=4.0 ** (step % 9), entropy=1.0) for step in range(1, 22)]
+    recorded(store, started(), *numbers[:20], ended(20), name="short")
+    recorded(store, started(), *numbers, ended(21), name="long")
+    assert "update" in cli("audit", "short", "--json").data["unmeasured"]
+    assert "entropy" in cli("audit", "short", "--json").data["unmeasured"]
+    assert "update" in cli("audit", "long", "--json").data["fine"]
 
 
 def test_what_ended_a_run_is_said_beside_what_its_alerts_say(cli: Cli, store: Path) -> None:

@@ -418,3 +418,19 @@ def test_a_run_without_a_log_can_be_followed(cli: Cli, two: tuple[str, str]) -> 
     done = cli("logs", two[0], "--follow")
     assert (done.code, done.out) == (exit_codes.OK, "")
     assert "has no log output" in done.err
+
+
+def test_held_out_accuracy_from_before_training_has_its_step(cli: Cli, store: Path) -> None:
+    first = (evaluated(0, (1, 0)), evaluated(0, (1, 0, 0, 0), mode="greedy"))
+    record_run(store, name="once", last=first)
+    record_run(store, name="ends", last=(*first, evaluated(3, (1, 1))))
+    ends, once = cli("runs").out.splitlines()[1:]
+    assert "50% @0" in once
+    assert "@0" not in ends
+    assert "100%  +50" in ends
+    shown = cli("report", "once").out
+    assert "| eval/accuracy |  | 0.5 |" in shown
+    cli("report", "once", "--out", str(store.parent / "once.html"))
+    page = (store.parent / "once.html").read_text(encoding="utf-8")
+    assert "<b>50%</b> held-out accuracy, sampled at step 0, not measured again</li>" in page
+    assert "<b>25%</b> held-out accuracy, greedy at step 0, not measured again</li>" in page

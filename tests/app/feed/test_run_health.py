@@ -8,13 +8,19 @@ from pathlib import Path
 import pytest
 
 from grpo_engine import events as ev
+from grpo_engine.alerts.change import Evaluation, MetricChange
+from grpo_engine.run_health import health
+from grpo_tui.app.charts.series import Series
 from grpo_tui.app.feed.feed import Session
+from grpo_tui.app.feed.narrator import narrate
+from grpo_tui.app.feed.snapshot import Head, Snapshot
 from grpo_tui.app.feed.stored import StoreFeed
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.run_health import healths
+from grpo_tui.experiments.run_health import healths, run_facts
 from tests import patience
 from tests.app.script import CONFIG
 from tests.app.stored import record, run_events
+from tests.experiments.made import fallen, recorded
 
 ALERT = ev.AlertRaised(
     step=24, rule="kl_above_limit", severity="warning", explanation="KL is .6.", remedy="Stop."
@@ -65,7 +71,52 @@ def test_a_stored_run_and_the_shown_one_have_the_same_health(
     patience.until(lambda: session.pull().status == "completed", session.pull)
     with closing(StoreReader(path)) as reader:
         run = reader.resolve("otter")
-        health = healths(reader, [run])[run.key]
-    assert health.word == word, health
-    assert session.pull().health == health
+        stored = healths(reader, [run])[run.key]
+    assert stored.word == word, stored
+    assert session.pull().health == stored
     session.close()
+
+
+def test_both_say_that_held_out_answers_fell_since_their_best(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    recorded(path, *fallen(), name="otter")
+    session = Session(StoreFeed(path, "otter"))
+    patience.until(lambda: session.pull().status == "completed", session.pull)
+    snapshot = session.pull()
+    with closing(StoreReader(path)) as reader:
+        run = reader.resolve("otter")
+        facts = run_facts(reader, [run])[run.key]
+    assert len(facts.falls) == 2
+    assert snapshot.facts.falls == facts.falls
+    assert snapshot.health == health(facts)
+    assert snapshot.health.word == "hacked?"
+    assert snapshot.health.reason.startswith(
+        "Held-out accuracy fell from 60% at step 10 to 40% at step 24 while the held-out reward"
+    )
+    sentences = narrate(snapshot)
+    assert "Held-out accuracy, sampled: 20% to 40%, highest 60% at step 10." in sentences
+    session.close()
+
+
+def test_watch_says_first_that_answers_became_worse() -> None:
+    held_out = tuple(
+        Evaluation(step=10 * i, accuracy=a, answers=200) for i, a in enumerate((0.6, 0.4))
+    )
+    curves = {"rewards/accuracy/mean": Series.of("rewards/accuracy/mean", (1, 2), (0.5, 0.5))}
+    shown = Snapshot(status="completed", step=16, series=curves, head=Head(config=CONFIG))
+
+    def sentences(**facts: object) -> tuple[str, ...]:
+        return narrate(replace(shown, facts=replace(shown.facts, **facts)))  # type: ignore[arg-type]
+
+    fall = "▲ Answers became worse: held-out accuracy 60% → 40% since step 0."
+    assert fall in sentences(held_out=held_out)
+    rewarded = [replace(item, reward=0.1 + item.step) for item in held_out]
+    possible = (
+        "Reward hacking is possible: held-out accuracy 60% → 40% since step 0, held-out reward "
+        ".1 → 10.1."
+    )
+    assert possible in sentences(held_out=rewarded)
+    collapse = MetricChange(before=0.4, after=0.0, error=0.1)
+    trained = "▲ Answers became worse: right in training 40% → 0% since the first step."
+    assert trained in sentences(collapse=collapse)
+    assert "Reward hacking: too short to tell (16 steps)." in sentences()
