@@ -6,6 +6,7 @@ and by the colour-blind.
 
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,7 @@ def _draw(
         few = "o" if len(curve.steps) <= 12 else None
         style = {"color": colour, "linestyle": dashes, "marker": few, "markersize": 2.5}
         (handles[name],) = panel.plot(curve.steps, curve.values, gid=f"{key} {name}", **style)
-        if list(curve.low) != list(curve.high):
+        if curve.has_interval:
             panel.fill_between(curve.steps, curve.low, curve.high, color=colour, alpha=0.15, lw=0)
         elif list(curve.low) != list(curve.values):  # the values that the curve smooths
             panel.plot(curve.steps, curve.low, color=colour, alpha=0.4, lw=0.5)
@@ -122,13 +123,25 @@ def _draw(
 
 def header(axis: str = "step") -> tuple[str, ...]:
     """The columns of a figure's numbers."""
-    return "metric", "name", axis, "value", "low", "high"
+    return "metric", "name", axis, "value", "smoothed", "low", "high"
 
 
 def rows(curves: Curves, axis: str = "step") -> Iterator[dict[str, Any]]:
-    """The numbers of a figure: a row for each point."""
+    """The numbers of a figure: a row for each point.
+
+    `smoothed`, `low` and `high` are empty where nothing is smoothed or there is no interval.
+    """
     for key, by_name in curves.items():
         for name, curve in by_name.items():
-            points = zip(curve.steps, curve.values, curve.low, curve.high, strict=True)
-            for at, value, low, high in points:
-                yield dict(zip(header(axis), (key, name, at, value, low, high), strict=True))
+            drawn = curve.values, curve.low, curve.high
+            points = zip(curve.steps, curve.recorded, *drawn, strict=True)
+            for at, value, line, low, high in points:
+                yield {
+                    "metric": key,
+                    "name": name,
+                    axis: at,
+                    "value": None if isnan(value) else value,
+                    "smoothed": line if line != value and not isnan(line) else None,
+                    "low": low if curve.has_interval and not isnan(low) else None,
+                    "high": high if curve.has_interval and not isnan(high) else None,
+                }

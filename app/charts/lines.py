@@ -20,13 +20,20 @@ Runs = Sequence[RunSummary]  # one run, or the seeds of a setting
 class Curve:
     """A curve by step, tokens or time.
 
-    From `low` to `high` is its 95 % interval, or else the recorded value.
+    `recorded` is what `values` may smooth: of several seeds their mean, NaN where it is not known.
+    From `low` to `high` is the 95 % interval, or else the recorded value.
     """
 
     steps: Sequence[float]
     values: Sequence[float]
+    recorded: Sequence[float]
     low: Sequence[float]
     high: Sequence[float]
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether low and high are an interval."""
+        return list(self.low) != list(self.high)
 
 
 def curve_of(
@@ -38,10 +45,12 @@ def curve_of(
     if not present:
         return None
     if len(runs) > 1:
-        columns = band([_trace(series) for series in present], natural_range(key)).columns
+        columns = band([_trace(s, s.line) for s in present], natural_range(key)).columns
+        recorded = band([_trace(s, s.values) for s in present]).columns
         return Curve(
             steps=[item.x for item in columns],
             values=[item.end for item in columns],
+            recorded=[item.end for item in recorded],
             low=[item.low for item in columns],
             high=[item.high for item in columns],
         )
@@ -53,9 +62,9 @@ def _series(reader: "StoreReader", run: RunSummary, key: str, smoothing: float) 
     return Series.of(key, stored.steps, stored.values, smoothing)
 
 
-def _trace(series: Series) -> Trace:
+def _trace(series: Series, values: Sequence[float]) -> Trace:
     """A column for each step, so that a band has the values themselves."""
-    points = zip(series.steps, series.line, strict=True)
+    points = zip(series.steps, values, strict=True)
     return Trace(tuple(PixelColumn(step, value, value, (value,)) for step, value in points))
 
 
@@ -64,9 +73,9 @@ def with_ends(key: str, series: Series, read: Callable[[str], Series]) -> Curve:
 
     Where there are none, they are the recorded values.
     """
-    recorded = {"low": series.values, "high": series.values}
-    for end in recorded if key.startswith(EVALUATIONS) else ():
+    ends = {"low": series.values, "high": series.values}
+    for end in ends if key.startswith(EVALUATIONS) else ():
         stored = read(f"{key}_{end}")
-        if ends := dict(zip(stored.steps, stored.values, strict=True)):
-            recorded[end] = array("d", (ends.get(step, math.nan) for step in series.steps))
-    return Curve(steps=series.steps, values=series.line, **recorded)
+        if by_step := dict(zip(stored.steps, stored.values, strict=True)):
+            ends[end] = array("d", (by_step.get(step, math.nan) for step in series.steps))
+    return Curve(steps=series.steps, values=series.line, recorded=series.values, **ends)

@@ -102,7 +102,7 @@ def chart_exports(
 
     description = f"{name}: a figure, as SVG"
     yield Export(key="c", name="chart", description=description, file=f"{stem}.svg", write=draw)
-    description = f"{name}: what the curves go through, and what was recorded, as CSV"
+    description = f"{name}: recorded and smoothed values, intervals, as CSV"
     yield Export(
         key="n", name="numbers", description=description, file=f"{stem}.csv", write=tabulate
     )

@@ -80,7 +80,12 @@ async def test_watch_writes_the_chosen_chart_and_its_numbers(store: Path) -> Non
             stored = reader.metric_series(2, "reward")
         of_reward = [row for row in rows if row["name"] == chart.title]
         assert tuple(int(row["step"]) for row in of_reward) == stored.steps
-        assert tuple(float(row["low"]) for row in of_reward) == stored.values
+        assert tuple(float(row["value"]) for row in of_reward) == stored.values
+        # the average of the first two, debiased: (.1 x .9 x first + .1 x second) / (1 - .9^2)
+        first, second = stored.values[:2]
+        smoothed = float(of_reward[1]["smoothed"])
+        assert smoothed == pytest.approx((0.09 * first + 0.1 * second) / 0.19)
+        assert {row[end] for row in of_reward for end in ("low", "high")} == {""}
         drawn = (await export(on, "c")).read_text(encoding="utf-8")
         assert len(re.findall(r'<g id="reward ', drawn)) == len(chart.keys)
 
@@ -147,7 +152,7 @@ async def test_the_chart_of_compare_has_the_axis_on_screen(store: Path, axis: st
                 read = [row for row in rows if row["name"] == run.name]
                 curve = curve_of(reader, [run], on.view.metric, on.view.smoothing)
                 assert curve is not None
-                assert [float(row["value"]) for row in read] == list(curve.values)
+                assert [float(row["value"]) for row in read] == list(curve.recorded)
                 assert float(read[-1][axis]) == pytest.approx(float(getattr(run, ends[axis])))
 
 

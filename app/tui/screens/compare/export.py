@@ -1,6 +1,7 @@
 """What Compare shows as rows of a file, and its curves as a figure."""
 
 from collections.abc import Iterator
+from math import nan
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -120,21 +121,32 @@ def read_curves(store: Path, view: CompareView, key: str) -> dict[str, dict[str,
             )
             charts = CurveLoader().charts(reader, request)
             chart = charts.charts[key]
-            read = {runs: _curve(chart, runs, charts.span) for runs in view.columns}
+            read = {
+                runs: _curve(chart, runs, charts.span, smooth=view.smoothing > 0)
+                for runs in view.columns
+            }
     return {key: {view.column_name(runs): curve for runs, curve in read.items() if curve}}
 
 
-def _curve(chart: ChartData, runs: tuple[str, ...], span: float) -> Curve | None:
+def _curve(chart: ChartData, runs: tuple[str, ...], span: float, *, smooth: bool) -> Curve | None:
     """A run's curve by its positions on the axis; that of several seeds by columns of pixels."""
     if runs not in chart.traces:
         return None
     if len(runs) == 1:
         series, at = chart.series[runs[0]], chart.positions[runs[0]]
-        return Curve(steps=at, values=series.line, low=series.values, high=series.values)
-    columns = chart.traces[runs].columns
+        return Curve(
+            steps=at,
+            values=series.line,
+            recorded=series.values,
+            low=series.values,
+            high=series.values,
+        )
+    trace = chart.traces[runs]
+    columns, is_smoothed = trace.columns, smooth and not trace.sparse
     return Curve(
         steps=[item.x * span / (FINE - 1) for item in columns],
         values=[item.end for item in columns],
+        recorded=[nan if is_smoothed else item.end for item in columns],
         low=[item.low for item in columns],
         high=[item.high for item in columns],
     )
