@@ -50,6 +50,7 @@ class RunState:
         self._alerts: dict[str, AlertView] = {}
         self._muted: frozenset[str] = frozenset()
         self._signal: deque[tuple[int, float]] = deque(maxlen=SIGNAL_STEPS)
+        self._spans: list[tuple[float, float]] = []  # wall times: begin and end of each attempt
         self._board = BoardView()
         self._values: dict[str, Any] = {"status": "loading", "step": 0}
         self._dirty = True
@@ -63,6 +64,10 @@ class RunState:
         if text := sentence(event):
             self._log.append(LogLine(at=at, step=event.step, severity=severity(event), text=text))
         values = self._values
+        if at is not None and isinstance(event, ev.RunStarted):
+            self._spans.append((at, at))
+        elif at is not None and self._spans and values["status"] not in ENDED:
+            self._spans[-1] = self._spans[-1][0], max(at, self._spans[-1][1])
         match event:
             case ev.RunStarted():
                 self._start(event)
@@ -179,6 +184,7 @@ class RunState:
             signal=tuple(self._signal),
             alerts=alerts,
             log=tuple(self._log),
+            worked=sum(end - begin for begin, end in self._spans),
             **values,
         )
 

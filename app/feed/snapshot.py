@@ -62,7 +62,8 @@ class Snapshot:
     board: BoardView = EMPTY_BOARD
     step_seconds: float | None = None
     eta: float | None = None
-    elapsed: float = 0.0
+    elapsed: float = 0.0  # seconds of training steps
+    worked: float = 0.0  # seconds of wall time, evaluations included; 0 if not known
     tokens_per_second: float = 0.0
     metrics: Mapping[str, float] = field(default_factory=dict)
     series: Mapping[str, Series] = field(default_factory=dict)

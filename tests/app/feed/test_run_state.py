@@ -59,6 +59,22 @@ def test_a_finished_step_brings_its_metrics_and_the_time_left() -> None:
     assert snapshot.eta == pytest.approx(36 * snapshot.series["step_time"].value)
 
 
+def test_the_time_of_a_run_is_that_of_its_attempts_with_what_is_between_their_steps() -> None:
+    def step(number: int) -> ev.StepFinished:
+        return ev.StepFinished(step=number, metrics={}, tokens=1, elapsed=5.0 * number)
+
+    state = RunState()
+    # 5 s a step; 30 s until the first attempt ends, 20 s of the second, which began an hour later
+    times = ((100, started()), (110, step(1)), (130, step(2)), (3700, started()), (3720, step(3)))
+    for at, event in times:
+        state.apply(event, float(at))
+    assert (state.snapshot().elapsed, state.snapshot().worked) == (15.0, 50.0)
+    state.apply(made.ended(3), 3730.0)
+    state.apply(ev.AlertEnded(step=3, rule="clip_never"), 9000.0)  # after its end
+    assert state.snapshot().worked == 60.0
+    assert "completed after 60s" in "".join(text for text, _ in phase_line(state.snapshot(), 0, 99))
+
+
 def test_an_alert_is_closed_when_its_rule_has_ended_and_begins_anew() -> None:
     def alert(step: int) -> ev.AlertRaised:
         return ev.AlertRaised(

@@ -464,8 +464,8 @@ def _phases(
     if snapshot.status == "empty":
         return [(" no run", "label")]
     if not snapshot.active:
-        known = snapshot.elapsed > 0  # a run from files of another trainer may have no time
-        worked = f" after {seconds(snapshot.elapsed)}" if known else ""
+        time = snapshot.worked or snapshot.elapsed
+        worked = f" after {seconds(time)}" * (time > 0)  # other trainers may record no time
         status = {"failed": "bad", "lost": "warn"}.get(snapshot.status, "good")
         return [
             (f" {snapshot.status}", f"bold {status}"),
