@@ -10,6 +10,8 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal
 
+from yaml import YAMLError
+
 from grpo_engine import consent
 from grpo_engine.config.declaration import Setting, as_text
 from grpo_engine.config.parse import (
@@ -38,8 +40,10 @@ from grpo_tui.experiments.queue import points
 from grpo_tui.experiments.reader import StoreReader, check_trainer
 from grpo_tui.experiments.values import RunSummary
 
+RATE = "optimizer.learning_rate"
 RECIPE, PRESET, SEEDS = "algorithm.recipe", "preset", "seeds"
 TASK, COLUMNS, OPTIONS = "task.name", "task.columns", "task.options"
+FUNCTIONS, WEIGHTS = "rewards.functions", "rewards.weights"
 MAX_SWEEP = 256  # runs
 # Lines of the form that are no settings of a run.
 FORM_ONLY: Mapping[str, Setting] = {
@@ -150,7 +154,25 @@ class RunForm:
         edits = {key: value for key, value in self.edits.items() if key != path}
         if text != as_text(self.start[path]):
             edits[path] = text
-        return replace(self, edits=edits)
+        form = replace(self, edits=edits)
+        return form.type(WEIGHTS, self._weights_for(text)) if path == FUNCTIONS else form
+
+    def _weights_for(self, functions: str) -> str:
+        """The weights of these reward functions: those they have or had at the start, else 1.
+
+        Without weights there are none.
+        """
+        base, rewards = self.base.rewards, self._values["rewards"]
+        known: dict[str, float] = {}
+        with suppress(ValueError, TypeError, YAMLError):
+            read = settings()[FUNCTIONS].parsed
+            current = read(rewards.get("functions")) or ()
+            weights = settings()[WEIGHTS].parsed(rewards.get("weights")) or (1.0,) * len(current)
+            if base.weights or rewards.get("weights"):
+                known = dict(zip(base.functions, base.weights, strict=False))
+                known |= dict(zip(current, weights, strict=False))
+            return as_text(tuple(known.get(name, 1.0) for name in read(functions)) if known else ())
+        return as_text(rewards.get("weights"))
 
     def reset(self, path: str) -> "RunForm":
         """The form with a field reset to the base."""
@@ -349,7 +371,7 @@ TIMELESS = (
     "stop_when",
     "alerts.",
     "checkpoint.",
-    "optimizer.learning_rate",
+    RATE,
     "optimizer.schedule",
     "optimizer.warmup_steps",
     "rewards.weights",
@@ -368,25 +390,35 @@ class Cost:
 
 
 def cost(config: RunConfig, runs: Sequence[RunSummary] = ()) -> Cost:
-    """Estimate costs from the config and the latest run of such steps, by its tokens.
+    """Estimate costs from the config and the best run of such steps, by its tokens.
 
-    Without one, the longest answers are assumed.
+    That is one that completed, then one with the same learning rate, then the latest; answers of
+    one that was stopped may have been of another length, and none counts that failed. Without one,
+    the longest answers are assumed.
     """
     tree = flat(config.model_dump(mode="json"))
     timed = {path: value for path, value in tree.items() if not path.startswith(TIMELESS)}
-    alike = (run for run in runs if run.tokens and timed.items() <= run.columns.items())
-    latest = next(alike, None)
+    alike = [
+        run
+        for run in runs
+        if run.tokens
+        and run.status not in ("failed", "lost")
+        and timed.items() <= run.columns.items()
+    ]
+    rate = config.optimizer.learning_rate
+    alike.sort(key=lambda run: (run.status != "completed", run.columns.get(RATE) != rate))
+    best = next(iter(alike), None)
     length, per_token = float(config.rollout.max_new_tokens), None
-    if latest is not None and latest.tokens:
-        per_token = latest.elapsed / latest.tokens
-        former = latest.metrics.get("completions/mean_length")
+    if best is not None and best.tokens:
+        per_token = best.elapsed / best.tokens
+        former = best.metrics.get("completions/mean_length")
         length = min(length, former.mean) if former and former.mean else length
     tokens = round(config.training.rows * length) * config.steps
     return Cost(
         tokens=tokens,
         seconds=None if per_token is None else tokens * per_token,
         gigabytes=tokens * BYTES_PER_TOKEN * RECORDED[config.record.tokens] / 1e9,
-        run="" if latest is None else latest.title,
+        run="" if best is None else best.title,
     )
 
 

@@ -39,11 +39,11 @@ def test_typing_the_old_value_undoes_the_change() -> None:
 
 def test_what_belongs_to_a_changed_setting_is_in_force_as_the_form_shows_it() -> None:
     base = build({"rewards": {"functions": ["length", "contains"], "weights": [1, 2]}})
-    # other functions drop the weights of the old ones, and the form shows that
-    form = RunForm(base).type("rewards.functions", "length")
-    assert form.build().rewards.weights == ()
+    # the functions that stay keep their weights, and the form shows that
+    form = RunForm(base).type("rewards.functions", "contains")
+    assert form.build().rewards.weights == (2.0,)
     assert (form.fields["rewards.weights"].text, form.fields["rewards.weights"].start) == (
-        "",
+        "2",
         "1,2",
     )
     # weights typed for the new ones stay, even if they are those of the old ones
@@ -51,8 +51,26 @@ def test_what_belongs_to_a_changed_setting_is_in_force_as_the_form_shows_it() ->
     assert form.build().rewards.weights == (1.0, 2.0)
     assert build(parse_yaml(write_yaml(form.build()))).rewards == form.build().rewards
     # and too many are refused
-    form = form.type("rewards.functions", "length")
-    assert "2 values for 1 rewards.functions" in form.errors["rewards.functions"]
+    form = form.type("rewards.weights", "1,2,3")
+    assert "3 values for 2 rewards.functions" in form.errors["rewards.weights"]
+
+
+def test_a_new_reward_has_weight_1_and_the_others_keep_theirs() -> None:
+    base = build({"rewards": {"functions": ["length", "contains"], "weights": [3, 2]}})
+
+    def weights(form: RunForm) -> str:
+        return form.fields["rewards.weights"].text
+
+    form = RunForm(base)
+    for end in range(len("length,contains,regex") + 1):  # as one types it
+        form = form.type("rewards.functions", "length,contains,regex"[:end])
+    assert (weights(form), form.errors) == ("3,2,1", {})
+    form = form.type("rewards.weights", "3,5,4").type("rewards.functions", "regex,contains")
+    assert weights(form) == "4,5"
+    # what all weigh as much has no weights, before and after
+    equal = RunForm(build({"rewards": {"functions": ["length"]}}))
+    assert weights(equal.type("rewards.functions", "length,regex")) == ""
+    assert RunForm(base).type("rewards.functions", "x").reset("rewards.functions").edits == {}
 
 
 @given(
@@ -145,13 +163,14 @@ def test_cost_without_a_former_run_assumes_the_longest_answers() -> None:
     assert got.gigabytes == pytest.approx(2048 * 20 * 100 / 1e9)
 
 
-def test_cost_is_that_of_the_newest_run_whose_steps_take_as_long() -> None:
-    def ran(name: str, elapsed: float, changes: Any = ()) -> Any:
+def test_cost_is_that_of_a_completed_run_whose_steps_take_as_long() -> None:
+    def ran(name: str, elapsed: float, changes: Any = (), status: str = "completed") -> Any:
         metrics = {"completions/mean_length": SimpleNamespace(mean=32.0)}
         columns = flat(BASE.model_dump(mode="json")) | dict(changes)
         return SimpleNamespace(
             title=name,
             model=BASE.model.path,
+            status=status,
             tokens=4096,
             elapsed=elapsed,
             metrics=metrics,
@@ -160,13 +179,18 @@ def test_cost_is_that_of_the_newest_run_whose_steps_take_as_long() -> None:
 
     runs: Any = [
         ran("other", 1.0, {"algorithm.passes": 2}),
+        ran("broke", 1.0, status="failed"),
+        ran("stopped", 1.0, {"optimizer.learning_rate": 1.0}, status="stopped"),
         ran("two", 12.0, {"steps": 9, "optimizer.learning_rate": 1.0}),
         ran("one", 20.0),
     ]
+    # 4 prompts x 8 answers x 32 tokens = 1024 tokens, of 4096 in 20 s, or in 12 s
     got = cost(BASE, runs)
-    # 4 prompts x 8 answers x 32 tokens = 1024 tokens, of 4096 in 12 s
+    assert (got.seconds, got.run) == (5.0 * 100, "one")
+    got = cost(BASE, runs[:-1])
     assert (got.seconds, got.run) == (3.0 * 100, "two")
-    assert cost(BASE, runs[:1]).seconds is None
+    assert cost(BASE, runs[:3]).run == "stopped"
+    assert cost(BASE, runs[:2]).seconds is None
 
 
 def test_the_hint_to_a_setting_is_not_given_where_it_is_set() -> None:
