@@ -141,9 +141,17 @@ def test_prompts_and_answers_stay_as_they_are() -> None:
     reward = ev.RewardValue(name="f", value=1.0, weight=1.0, reason="in /home/bob/x")
     span = ev.Span(start=0, length=1, kind="environment", turn=0, error="at /Users/bob/x")
     rollout = ev.Rollout(
-        index=0, text="/home/bob/x", reward=1.0, rewards=(reward,), spans=(span,), ids=(1,),
-        sampler_logprobs=(0.0,), ends=(11,), advantage=None, finish="stop",
-    )  # fmt: skip
+        index=0,
+        text="/home/bob/x",
+        reward=1.0,
+        rewards=(reward,),
+        spans=(span,),
+        ids=(1,),
+        sampler_logprobs=(0.0,),
+        ends=(11,),
+        advantage=None,
+        finish="stop",
+    )
     group = next(e for e in run_events() if isinstance(e, ev.GroupScored)).group
     event = ev.GroupScored(
         step=1, group=replace(group, prompt_text="/home/bob", rollouts=(rollout,))

@@ -37,17 +37,28 @@ HOSTILE = [
     template.replace("HIT", code)
     for code in (ALERT, "alert(1)")
     for template in (
-        "<script>HIT</script>", "</script><script>HIT</script>", "<img src=x onerror='HIT'>",
-        "<svg onload='HIT'>", "<iframe srcdoc='<script>HIT</script>'></iframe>",
+        "<script>HIT</script>",
+        "</script><script>HIT</script>",
+        "<img src=x onerror='HIT'>",
+        "<svg onload='HIT'>",
+        "<iframe srcdoc='<script>HIT</script>'></iframe>",
         "<a href='javascript:HIT'>x</a>",
-        "</title><script>HIT</script>", "</style><script>HIT</script>", "<!--",
+        "</title><script>HIT</script>",
+        "</style><script>HIT</script>",
+        "<!--",
         "--><script>HIT</script>",
-        "'><script>HIT</script>", '"onmouseover="HIT', "]]><script>HIT</script>", "{{DATA}}HIT",
-        "<style>*{display:none}</style>", "<base href='//evil.example/'>",
+        "'><script>HIT</script>",
+        '"onmouseover="HIT',
+        "]]><script>HIT</script>",
+        "{{DATA}}HIT",
+        "<style>*{display:none}</style>",
+        "<base href='//evil.example/'>",
         "<meta http-equiv=refresh content=0;url=//evil>",
-        "\u202eHIT\u2066", "W" * 3000, "\u0301" * 500 + "\x00\x1b[2JHIT\ud800",
+        "\u202eHIT\u2066",
+        "W" * 3000,
+        "\u0301" * 500 + "\x00\x1b[2JHIT\ud800",
     )
-]  # fmt: skip
+]
 
 
 @pytest.fixture(scope="module")
@@ -186,11 +197,13 @@ def hostile_events() -> Iterator[ev.Event]:
         if isinstance(event, ev.GroupScored):
             rollouts = tuple(
                 replace(
-                    item, text=text(), ends=(),
+                    item,
+                    text=text(),
+                    ends=(),
                     rewards=tuple(replace(r, reason=text()) for r in item.rewards),
                 )
                 for item in event.group.rollouts
-            )  # fmt: skip
+            )
             group = replace(event.group, rollouts=rollouts, prompt_text=text(), target=text())
             event = replace(event, group=group)
         if isinstance(event, ev.StepFinished):

@@ -103,9 +103,12 @@ def test_the_page_has_the_verdict_the_problems_the_curves_and_the_answers(store:
     row = completion.row
     assert row is not None
     told = arithmetic(
-        completion.losses[3], step.run.recipe, row.updates[-1], length=len(row.ids),
+        completion.losses[3],
+        step.run.recipe,
+        row.updates[-1],
+        length=len(row.ids),
         max_length=step.run.max_length,
-    )  # fmt: skip
+    )
     assert shown["facts"]["share"][3] == f"of the objective: {told}"
     assert "".join(shown["texts"]) == completion.rollout.text
     pinned = {g["index"] for g in data["groups"] if g["origin"] == "pinned"}
@@ -209,9 +212,12 @@ def with_canaries(number: int) -> Any:
         yield event
     for rule in ("reward_exception", "environment_error", "reward_no_score", "canary_rule"):
         yield ev.AlertRaised(
-            step=2, rule=rule, severity="error",
-            explanation="ValueError: could not read 'canary-answer'.", remedy="canary-remedy",
-        )  # fmt: skip
+            step=2,
+            rule=rule,
+            severity="error",
+            explanation="ValueError: could not read 'canary-answer'.",
+            remedy="canary-remedy",
+        )
     yield ev.NoteWritten(step=2, text="canary-log")
     yield ev.RunFailed(step=2, error="ValueError", message="canary-message", traceback="canary-tb")
 
