@@ -318,7 +318,9 @@ def _sampling(snapshot: Snapshot) -> str:
         "logprobs",
         "update",
     ):  # runs of other processes are read step by step
-        return f"All {rows} answers of step {snapshot.current_step} are sampled."
+        step = snapshot.current_step
+        which = f"of step {step}" if step else f"to {names[groups[0].origin]} before training"
+        return f"All {rows} answers {which} are sampled."
     verb = "Measuring accuracy: sampling" if groups[0].origin == "eval" else "Sampling"
     text = f"{verb} {rows} answers to {len(groups)} {names[groups[0].origin]}"
     if board.total:

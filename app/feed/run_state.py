@@ -52,6 +52,7 @@ class RunState:
         self._signal: deque[tuple[int, float]] = deque(maxlen=SIGNAL_STEPS)
         self._spans: list[tuple[float, float]] = []  # wall times: begin and end of each attempt
         self._board = BoardView()
+        self._current = 0  # the step that is being worked on
         self._values: dict[str, Any] = {"status": "loading", "step": 0}
         self._dirty = True
         self._snapshot = Snapshot()
@@ -156,6 +157,8 @@ class RunState:
         values = self._values
         board = self._board
         head, step = self._head, values["step"]
+        # Never back: the board has forgotten a step before its events are here.
+        self._current = max(self._current, step, board.step if board.phase else step)
         series = self._all_series()
         seconds = None
         if (times := series.get("step_time")) is not None:
@@ -172,7 +175,7 @@ class RunState:
             facts=facts,
             health=health(facts),
             board=board,
-            current_step=max(step, board.step if board.phase else step),
+            current_step=self._current if values["status"] not in ENDED else step,
             step_seconds=seconds,
             eta=self._time_left(seconds * left) if seconds is not None and left else None,
             tokens_per_second=live or speed,
@@ -262,6 +265,7 @@ class RunState:
 
     def _start(self, event: ev.RunStarted) -> None:
         config = event.config
+        self._current = event.step
         self._started = {
             "model": config.get("model", {}).get("path", ""),
             "recipe": event.recipe,

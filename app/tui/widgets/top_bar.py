@@ -36,7 +36,7 @@ MARKS = {
 # Of an alert or a line of the log.
 SEVERITIES = {"info": ("·", "label"), "warning": ("▲", "warn"), "error": ("✗", "bad")}
 # What a narrow terminal leaves out, in this order, before it shortens the name further.
-CUT_FIRST = ("mark", "other", "alerts", "step", "key")
+CUT_FIRST = ("mark", "other", "alerts", "step", "health", "key")
 LEAST_NAME, OTHER = 10, 14  # cells of the name of the shown run, and of another at most
 
 

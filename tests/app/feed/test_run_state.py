@@ -20,7 +20,7 @@ from grpo_tui.app.text.numbers import short
 from grpo_tui.app.tui.screens.watch.render import phase_line
 from grpo_tui.app.tui.screens.watch.state import charts_of, matching
 from grpo_tui.experiments.board import Board
-from grpo_tui.experiments.values import AlertView
+from grpo_tui.experiments.values import AlertView, BoardView
 from tests.app.script import Script, evaluation, started
 from tests.experiments import made
 
@@ -73,6 +73,29 @@ def test_the_time_of_a_run_is_that_of_its_attempts_with_what_is_between_their_st
     state.apply(ev.AlertEnded(step=3, rule="clip_never"), 9000.0)  # after its end
     assert state.snapshot().worked == 60.0
     assert "completed after 60s" in "".join(text for text, _ in phase_line(state.snapshot(), 0, 99))
+
+
+def test_the_step_that_is_worked_on_never_goes_back_within_an_attempt() -> None:
+    state = RunState()
+    seen: list[int] = []
+    finished = [ev.StepFinished(step=n, metrics={}, tokens=1, elapsed=1.0) for n in (1, 2)]
+    state.apply(started())
+    parts: tuple[ev.Event | BoardView, ...] = (
+        BoardView(step=1, phase="update"),
+        finished[0],
+        BoardView(step=2, phase="update"),
+        BoardView(),  # the board is done with step 2, whose event is not here yet
+        finished[1],
+        replace(started(), step=1, resumed=True),  # from the checkpoint of step 1
+        ev.RunFailed(step=1, error="E", message="m"),
+    )
+    for part in parts:
+        if isinstance(part, BoardView):
+            state.update(part)
+        else:
+            state.apply(part)
+        seen.append(state.snapshot().current_step)
+    assert seen == [1, 1, 2, 2, 2, 1, 1]
 
 
 def test_an_alert_is_closed_when_its_rule_has_ended_and_begins_anew() -> None:

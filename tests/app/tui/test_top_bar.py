@@ -65,6 +65,7 @@ def test_what_a_narrow_terminal_leaves_out_comes_from_a_list(live: RunSummary) -
 
     assert line(80) == "● calm-otter starter · grpo ▲1 hacked? step 60/60"
     assert line(36) == "● calm-otter ▲1 hacked? 60/60"
+    assert line(13) == "● calm-ott…"  # at 60 columns
     assert line(36, "recorded speed") == "● calm-otter ▲1 hacked? 60/60"
     assert line(76, "", live) == "● calm-otter starter · grpo ▲1 hacked? step 60/60 ● live-heron"
     assert line(47, "", live) == "● calm-otter ▲1 hacked? 60/60 ● live-heron"

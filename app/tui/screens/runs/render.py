@@ -57,6 +57,7 @@ DATE = re.compile(r"^\d{4}-\d\d-\d\dT(\d\d:\d\d:\d\d)\S*")  # of a line of the l
 MAX_NAME = 30
 MIN_SETTING = 8  # cells of a setting that differs, whose title is then cut
 COLUMNS = tuple(column for column in run_columns.COLUMNS if column.width)
+BESIDE = ("evaluation.", "checkpoint.", "alerts.", "stop_when")
 SHOWN_AS = {
     "model.path": "model",
     "task.name": "task",
@@ -75,7 +76,8 @@ def fitting(width: int, view: RunsView) -> tuple[RunColumn, ...]:
     name = replace(NAME, width=max(NAME.width, min(MAX_NAME, longest + 2)))  # with its sign
     optional = [column for column in COLUMNS if column not in FIRST]
     axes = {SHOWN_AS[path] for path in view.axes if path in SHOWN_AS}
-    paths = sorted(view.axes, key=lambda path: path == "seed")
+    # settings of training first, then the seed, then what only measures or saves
+    paths = sorted(view.axes, key=lambda path: (path.startswith(BESIDE), path == "seed"))
     columns = [
         name,
         *FIRST[1:],

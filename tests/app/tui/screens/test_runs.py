@@ -430,9 +430,11 @@ def test_the_columns_that_fit_are_the_first_of_a_list_whatever_the_order(
 
 
 def test_the_title_of_a_setting_that_differs_is_cut_before_a_metric_takes_its_place() -> None:
-    axes = ("algorithm.beta", "optimizer.learning_rate", "seed")
+    axes = ("algorithm.beta", "evaluation.every", "optimizer.learning_rate", "seed")
     titles = [column.title for column in fitting(74, RunsView(axes=axes))]
     assert titles[4:6] == ["beta", "learning_rate"]
+    titles = [column.title for column in fitting(100, RunsView(axes=axes))]
+    assert titles[4:8] == ["beta", "learning_rate", "seed", "every"]
 
 
 @pytest.mark.parametrize("reward", [-1.1021e16, -1.1021e100, -1.2e-7])
