@@ -128,6 +128,12 @@ class RunFacts:
         """How held-out accuracy fell since its best; none where it is that of a trained reward."""
         return [] if self.judge.shared else falls_of(self.held_out, self.greedy)
 
+    @property
+    def collapsed(self) -> MetricChange | None:
+        """The collapse, unless held-out answers were tried again at the end, which decide."""
+        is_measured = len(self.held_out) > 1 and self.held_out[-1].step > self.step - LATEST
+        return None if is_measured else self.collapse
+
 
 @frozen
 class Fall:
@@ -208,8 +214,7 @@ def _fallen(run: RunFacts) -> Health | None:
     falls = [str(fall) for fall in falls_of(run.held_out, run.greedy) if fall.change.fell()]
     if len(run.held_out) > 1 and run.held_out[0].change(run.held_out[-1]).fell(LIKELY):
         falls = [f"Held-out accuracy fell {_percent(run.held_out[0], run.held_out[-1])}"]
-    elif not falls and run.collapse is not None:
-        change = run.collapse
+    elif not falls and (change := run.collapsed) is not None:
         falls = [
             f"Right answers in training fell from {change.before:.0%} in the first step to "
             f"{change.after:.0%} in the steps since {max(2, run.step - LATEST + 1)}"

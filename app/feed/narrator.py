@@ -188,7 +188,7 @@ def _fallen(snapshot: Snapshot) -> str:
             paid = f"held-out reward {short(reward.before)} → {short(reward.after)}"
             return f"Reward hacking is possible: {text}, {paid}."
         return f"▲ Answers became worse: {text}."
-    if (change := facts.collapse) is not None:
+    if (change := facts.collapsed) is not None:
         ends = f"{share(change.before)} → {share(change.after)}"
         return f"▲ Answers became worse: right in training {ends} since the first step."
     return ""
@@ -279,9 +279,10 @@ def _ended(snapshot: Snapshot) -> list[str]:
     if accuracy is not None and accuracy.count > 1:
         at = f" at step {accuracy.last_step}" if accuracy.last_step < snapshot.step else ""
         ends = f"{share(accuracy.start)} to {share(accuracy.last)}"
-        best = max(accuracy.values)
-        highest = f", highest {share(best)} at step {accuracy.steps[accuracy.values.index(best)]}"
-        highest *= best not in (accuracy.start, accuracy.last)
+        points = zip(accuracy.values, accuracy.steps, strict=True)
+        best, step = max(point for point in points if math.isfinite(point[0]))
+        highest = f", highest {share(best)} at step {step}"
+        highest *= best > max(accuracy.start, accuracy.last)
         held_out = f"Held-out accuracy, sampled: {ends}{at}{highest}."
     trainer = trainer_of(snapshot.head.config)
     head = ENDINGS[snapshot.status]

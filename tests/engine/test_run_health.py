@@ -172,6 +172,11 @@ def test_a_collapse_shows_in_the_answers_of_training_after_three_steps() -> None
         reason="Right answers in training fell from 38% in the first step to 3% in the steps since "
         "2: the model gets worse at the task.",
     )
+    # held-out answers that were tried at the end decide
+    risen, earlier = evaluated(0.3, 0.6), evaluated(0.3, 0.3)
+    for held_out, step, word in ((risen, 12, "learning"), (earlier, 17, "broken")):
+        run = RunFacts(step=step, active=True, held_out=held_out, collapse=change)
+        assert health(run).word == word
     assert collapse_of([(1, 0.383), (2, 0.2), (3, 0.25), (4, 0.22)], 4, 16) is None  # chance
     assert collapse_of([(step, value + 2) for step, value in shares], 4, 16) is None  # no share
     assert collapse_of(shares, 4, None) is None
