@@ -27,6 +27,7 @@ from grpo_tui.app.text.comparison import (
     columns_of,
     ranking_rows,
     ranking_title,
+    rankings_of,
     setting_name,
     value_text,
     verdict,
@@ -179,7 +180,7 @@ def _compared(reader: "StoreReader", runs: Sequence[RunSummary], choice: Choice)
         f'<p class="verdict">{text(verdict(result))}</p>',
         *(f"<p>{text(note)}</p>" for note in result.notes),
     ]
-    for ranking in result.rankings:
+    for ranking in rankings_of(result):
         lines += _table(ranking_rows(ranking, result), ranking_title(ranking))
     differing: list[dict[str, Any]] = []
     for item in result.differing:

@@ -239,9 +239,14 @@ def needed(row: "RankedSetting", ranking: "Ranking") -> str:
     return f"To be sure would take more than {limit} more problems."
 
 
+def rankings_of(comparison: "Comparison") -> "list[Ranking]":
+    """Return the rankings as people see them: that by sampled answers first."""
+    return sorted(comparison.rankings, key=lambda ranking: ranking.mode != "sampled")
+
+
 def ranking_of(comparison: "Comparison") -> "Ranking | None":
-    """Return the ranking that the verdict is from: by sampled answers if there is one."""
-    return max(comparison.rankings, key=lambda ranking: ranking.mode == "sampled", default=None)
+    """Return the ranking that the verdict is from."""
+    return next(iter(rankings_of(comparison)), None)
 
 
 def ranked(comparison: "Comparison", run: str) -> "RankedSetting | None":

@@ -24,6 +24,7 @@ from grpo_tui.app.text.comparison import (
     phase_times,
     ranking_rows,
     ranking_title,
+    rankings_of,
     setting_name,
     verdict,
 )
@@ -110,7 +111,7 @@ def print_page(result: Comparison, all_settings: bool, keys: Sequence[str], axis
     for note in result.notes:
         if note not in sentences:
             print_stderr(note)
-    for ranking in result.rankings:
+    for ranking in rankings_of(result):
         print_text(f"\n{ranking_title(ranking)}")
         print_table(ranking_rows(ranking, result))
         if ranking.effects:

@@ -14,6 +14,7 @@ from grpo_tui.app.text.comparison import (
     probability,
     ranking_rows,
     ranking_title,
+    rankings_of,
     sentence_of,
     setting_name,
 )
@@ -149,6 +150,9 @@ def test_a_race_that_half_the_seeds_lost_has_no_median(
     (single,) = ranking_rows(replace(ranking, settings=(alone,)), NAMES)
     assert single["reached"] == ("yes" if runs else "never")
     assert (row["tokens"], row["time"]) == (("6", "6.0s") if step else (said[1], said[1]))
+    # sampled answers come first, as in the verdict
+    both: Any = SimpleNamespace(rankings=(replace(ranking, mode="greedy"), ranking))
+    assert [item.mode for item in rankings_of(both)] == ["sampled", "greedy"]
     # and the title names on which side of the threshold it is
     assert "reached: 50% right or more" in ranking_title(ranking)
     ranking = replace(ranking, metric="frac_reward_zero_std")

@@ -16,9 +16,9 @@ from grpo_tui.app.text.comparison import (
     effects_title,
     points,
     ranked,
-    ranking_of,
     ranking_rows,
     ranking_title,
+    rankings_of,
     run_name,
     standing,
     value_text,
@@ -388,8 +388,7 @@ def ranking_lines(view: CompareView, width: int, height: int) -> list[Line]:
         notes = comparison.notes or ((ALONE if len(view.runs) == 1 else NO_RANKING),)
         return [line for note in notes for line in paragraph(note, width, height, "label")]
     lines: list[Line] = []
-    first = ranking_of(comparison)
-    for ranking in sorted(comparison.rankings, key=lambda ranking: ranking is not first):
+    for ranking in rankings_of(comparison):
         lines += [[]] if lines else []
         if ranking.effects:
             lines += [*_effect_lines(ranking, width), []]
