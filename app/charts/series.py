@@ -81,6 +81,14 @@ class Series:
         return self.values if self.sparse else self.average
 
     @property
+    def first_step(self) -> int:
+        """The step of the first value; -1 if there is none."""
+        finite = (
+            at for at, value in zip(self.steps, self.values, strict=True) if math.isfinite(value)
+        )
+        return next(finite, -1)
+
+    @property
     def last_step(self) -> int:
         """The last step; -1 if there is none."""
         return self.steps[-1] if self.steps else -1
@@ -107,10 +115,9 @@ class Series:
 
     @property
     def delta(self) -> float:
-        """The curve's change over ten steps; of a sparse one since the value before."""
+        """The curve's change over ten steps; of a sparse one since its first value, as on Runs."""
         if self.sparse:
-            finite = self.recent[-2:]
-            return finite[1] - finite[0] if len(finite) > 1 else math.nan
+            return self.value - self.start if len(self.recent) > 1 else math.nan
         before = bisect_right(self.steps, self.last_step - DELTA_STEPS)
         return self.value - self.average[before - 1] if before else math.nan
 

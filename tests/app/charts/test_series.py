@@ -105,7 +105,7 @@ def test_a_series_is_sparse_where_at_least_half_of_its_steps_have_no_value() -> 
 def test_evaluations_are_never_smoothed_however_many_come() -> None:
     one = series([0.0, 1.0, 0.5], key="eval/accuracy")
     assert one.sparse
-    assert (one.value, one.delta) == (0.5, -0.5)
+    assert (one.value, one.delta) == (0.5, 0.5)  # since the first one
     assert list(one.line) == [0.0, 1.0, 0.5]
     assert not series([0.0, 1.0, 0.5]).sparse
     assert math.isnan(series([0.5], key="eval/accuracy").delta)

@@ -99,7 +99,9 @@ def test_a_metric_that_never_changes_comes_last_once_it_has_ten_values() -> None
 def test_an_evaluation_that_is_older_than_the_step_says_of_which_step_it_is() -> None:
     accuracy = view(0.25, 0.5, key="eval/accuracy")
     for step, width, expected in (
-        (2, 50, "50% ▲25.0"),
+        (2, 50, "50% ▲25.0 since step 1"),
+        (2, 40, "50% ▲25.0"),
+        (3, 60, "50% ▲25.0 since step 1, at step 2"),
         (3, 50, "50% ▲25.0 at step 2"),
         (3, 31, "50% @2"),
     ):
@@ -204,10 +206,10 @@ def test_charts_stay_where_they_are_while_a_run_is_on_screen() -> None:
     assert [chart.title for chart in charts_of(later, (), order)] == [*order, "entropy"]
 
 
-def test_the_axis_of_steps_ends_at_the_total_or_at_a_step_not_reached_yet() -> None:
+def test_the_axis_of_steps_ends_at_the_last_step() -> None:
+    assert last_step(snapshot(step=0, total=500)) == 1
     assert last_step(snapshot(step=3, total=3)) == 3
-    assert last_step(snapshot(step=3, total=500)) == 20
-    assert last_step(snapshot(step=21, total=500)) == 30
+    assert last_step(snapshot(step=21, total=500)) == 21
     line = written(axis_line("step 60", 40))
     assert line == " " * LABELS + "0" + " " * (40 - LABELS - 8) + "step 60"
     assert written(axis_line("step 123456", 10)) == " " * LABELS + "0 step 123456"

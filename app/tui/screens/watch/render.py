@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from grpo_engine.events import CUT, Group
 from grpo_engine.metrics import PHASES, spec
-from grpo_tui.app.charts.series import Series, cut
+from grpo_tui.app.charts.series import DELTA_STEPS, Series, cut
 from grpo_tui.app.feed.narrator import steps_of
 from grpo_tui.app.feed.run_state import clock
 from grpo_tui.app.feed.snapshot import ENDED, LogLine, Snapshot, StepGroup, StepRollout
@@ -99,6 +99,8 @@ def chart_lines(
         hints = [hint for hint in hints if not any(f" {hint} " in text for text in shown)]
     hints = [*(log_hints(curves.values()) if log else ()), *hints]
     readouts = _readouts(chart, {0: curves[0]} if listed else curves, snapshot, at)
+    if log:  # what is not drawn has to be in the title
+        readouts = [replace(item, details=item.details[1:]) for item in readouts]
     title = title_line(chart.title, readouts, width, chosen=chosen, hints=hints)
     return [title, *below, *plotted]
 
@@ -122,12 +124,14 @@ def _readouts(
 
 
 def _details(series: Series, unit: str, step: int) -> tuple[str, ...]:
-    """A value's change, and the step of an old one, the longest first."""
+    """A value's change and what it is from, and the step of an old one, the longest first."""
     delta = change(series.value, series.delta, unit)
-    delta = f" {delta}" if delta else ""
+    since = f"since step {series.first_step}" if series.sparse else f"in {DELTA_STEPS} steps"
+    delta, since = (f" {delta}", f" {since}") if delta else ("", "")
     if not series.sparse or series.last_step >= step:
-        return (delta,)
-    return f"{delta} at step {series.last_step}", f" @{series.last_step}"
+        return delta + since, delta
+    end = f" at step {series.last_step}"
+    return f"{delta}{since},{end}" if delta else end, delta + end, f" @{series.last_step}"
 
 
 def function_lines(snapshot: Snapshot, width: int, at: int | None = None) -> list[Line]:

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from grpo_tui.app.charts.series import Series
+from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.text.numbers import short
 from grpo_tui.app.tui.dialogs.picker import Picker
 from grpo_tui.app.tui.screens.watch.panels import Curves
-from grpo_tui.app.tui.screens.watch.render import phase_line
+from grpo_tui.app.tui.screens.watch.render import chart_lines, phase_line
 from grpo_tui.app.tui.screens.watch.screen import WatchScreen
+from grpo_tui.app.tui.screens.watch.state import chart_of
 from grpo_tui.app.tui.widgets.panel import cells
 from grpo_tui.experiments.reader import StoreReader
 from tests.app import frames
@@ -165,3 +167,22 @@ async def test_a_run_that_failed_in_its_first_step_is_not_said_to_have_taken_no_
         text = "".join(text for text, _ in phase_line(failed, 0.0, 80))
         assert text.startswith(" failed")
         assert ("after" in text) is after
+
+
+def test_the_change_beside_a_value_says_what_it_is_from() -> None:
+    steps = range(21)
+    series = {
+        "kl": Series.of("kl", steps, [0.01 * step for step in steps], 1e-9),
+        # from .31 up to .47 and back to .39: since the first it rose, as Runs says
+        "eval/accuracy": Series.of("eval/accuracy", (0, 10, 20), (0.31, 0.47, 0.39), 0.9),
+    }
+    snapshot = Snapshot(status="running", step=20, series=series)
+
+    def title(key: str, width: int) -> str:
+        line, *_ = chart_lines(chart_of(key), snapshot, width, 1, chosen=False)
+        return "".join(text for text, _ in line)
+
+    assert title("kl", 60).endswith(".2 ▲.10 in 10 steps")
+    assert title("kl", 24).endswith(".2 ▲.10")
+    assert title("eval/accuracy", 60).endswith("39% ▲8.0 since step 0")
+    assert title("eval/accuracy", 44).endswith("39% ▲8.0")
