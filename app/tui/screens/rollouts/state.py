@@ -313,6 +313,8 @@ class RolloutsView:
         view = replace(view, group_at=position)
         # a held-out problem may have one answer
         view = view.at_rollout(*at) if at else view.move_rollout(0)
+        if view.group is None or _prompt_of(view.group) != prompt:
+            view = replace(view, against="")
         return view.without_other_list()
 
     def with_prompts(self, prompts: tuple[PromptMean, ...]) -> "RolloutsView":
@@ -397,7 +399,7 @@ class RolloutsView:
 
     def ordered_by(self, order: Order) -> "RolloutsView":
         """Order the groups; the cursor goes to the first one's furthest answer."""
-        view = replace(self, order=order, group_at=0, token=0)
+        view = replace(self, order=order, group_at=0, token=0, against="")
         if view.group is None or view.step is None:
             return view
         return replace(view, rollout_at=furthest(view.group, order, view.step.run.right))

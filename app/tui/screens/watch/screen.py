@@ -77,6 +77,8 @@ class WatchScreen(ControlScreen):
     def show(self, snapshot: Snapshot) -> None:
         """Pass the snapshot to the panels."""
         if snapshot.head.id != self._run:
+            if self._run and self.maximized is not None:
+                self.minimize()  # another run begins with all panels
             self._run, self._largest = snapshot.head.id, NO_GROUPS
             self._return()
         bar = self.key_bar

@@ -10,6 +10,7 @@ from grpo_tui.app.charts.series import Series
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.text.numbers import short
 from grpo_tui.app.tui.dialogs.picker import Picker
+from grpo_tui.app.tui.messages import RunOpened
 from grpo_tui.app.tui.screens.watch.panels import Curves
 from grpo_tui.app.tui.screens.watch.render import chart_lines, phase_line
 from grpo_tui.app.tui.screens.watch.screen import WatchScreen
@@ -186,3 +187,16 @@ def test_the_change_beside_a_value_says_what_it_is_from() -> None:
     assert title("kl", 24).endswith(".2 ▲.10")
     assert title("eval/accuracy", 60).endswith("39% ▲8.0 since step 0")
     assert title("eval/accuracy", 44).endswith("39% ▲8.0")
+
+
+async def test_another_run_begins_with_all_panels(tmp_path: Path) -> None:
+    path = tmp_path / "two.db"
+    for name in ("first", "second"):
+        record(path, run_events(steps=4), name=name)
+    async with walk(workbench(path)) as on:
+        for name in ("first", "second"):
+            on.app.post_message(RunOpened(name))
+            await on.until(lambda name=name: on.screen.snapshot.head.name == name)
+            assert on.screen.maximized is None
+            await on.press("z")
+            assert on.screen.maximized is not None

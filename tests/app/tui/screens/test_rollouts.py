@@ -212,6 +212,19 @@ async def test_the_same_prompt_is_followed_over_three_steps(store: Path) -> None
         assert "answer a by token" in on.text
 
 
+async def test_changes_are_no_longer_compared_at_another_prompt(store: Path) -> None:
+    async with on_rollouts(store, 4, 0, 0, "pinned") as on:
+        await on.press("d", ">")
+        assert on.view.against == "before"  # the same prompt at step 6
+        assert "answer a, changes" in on.text
+        await on.press("t")
+        await on.until(lambda: on.view.loaded is not None and on.view.group.origin != "pinned")
+        assert on.view.against == ""
+        assert "no earlier answer to compare with" not in on.text
+        await on.press("d", "s", "r")
+        assert on.view.against == ""
+
+
 async def test_a_step_that_is_not_recorded_yet_opens_the_newest_one(store: Path) -> None:
     async with on_rollouts(store, STEPS + 1, 0, 0) as on:
         assert on.told == f"Step {STEPS + 1} has no recorded answers; this is step {STEPS}."
