@@ -267,7 +267,10 @@ def history_line(same: Sequence[GroupView], group: GroupView, width: int) -> Lin
             text = " training drew this prompt once; t goes to pinned and held-out prompts"
         return [(clip(text, width), "label")]
     rewards = [visit.reward_mean for visit in same]
-    bars = sparkline([math.nan if reward is None else reward for reward in rewards], len(rewards))
+    values = [math.nan if reward is None else reward for reward in rewards]
+    largest = max((value for value in values if value > 0), default=1.0)
+    lowest = min((value for value in values if value < 0), default=0.0)
+    bars = sparkline(values, len(values), low=lowest, high=largest)  # from 0: none is no reward
     current = next((i for i, visit in enumerate(same) if visit.key == group.key), 0)
     texts = [f"{visit.step} {bar}" for visit, bar in zip(same, bars, strict=True)]
     greedy = ", greedy," if is_greedy(group) else ""
@@ -690,7 +693,7 @@ def _ratio_line(loss: TokenLoss) -> Line:
 
 def heat_notes(view: RolloutsView) -> list[str]:
     """What the bars show and which highlight this is, from the longest to the shortest text."""
-    none = ": no numbers" if view.loaded and not view.shades else ""
+    none = " (no numbers here)" if view.loaded and not view.shades else ""
     heat = f"heat: {HEAT_NAMES[view.mode]}{none}"
     if view.highlight is None:
         return [heat]

@@ -120,7 +120,7 @@ def test_the_words_that_changed_since_the_prompt_was_last_sampled_are_shown(stor
 
 def test_outside_the_gradient_nothing_says_0_or_that_it_is_shaded(store: Path) -> None:
     view = rollouts_view(store, group=0, origin="pinned").ordered_by("surprise")
-    assert "heat: push with KL: no numbers" in painted(CompletionPanel, view=view)
+    assert "heat: push with KL (no numbers here)" in painted(CompletionPanel, view=view)
     assert [measure_of(group, "surprise") for group in view.groups] == [None, None]
     _, _, _, row, *_ = painted(GroupsPanel, 40, view=view).splitlines()
     assert "▸" in row

@@ -194,6 +194,28 @@ def test_only_a_training_prompt_is_said_to_be_drawn(
     assert history_line((), group, 78) == []  # the history is not read yet
 
 
+@pytest.mark.parametrize(
+    ("rewards", "bars"),
+    [
+        ((0.0, 0.0, 0.0), "▁▁▁"),  # none is no reward, and not one in the middle
+        ((2.0, 1.0, 2.0), "█▅█"),  # 1 of 2 is the fifth of eight: round(7 * .5) = 4
+        ((1.0, 1.0, 1.0), "███"),
+        ((-1.0, 0.0, 1.0), "▁▅█"),
+    ],
+)
+def test_the_bars_of_a_prompt_by_step_begin_at_no_reward(
+    rewards: tuple[float, ...], bars: str, store: Path
+) -> None:
+    with closing(StoreReader(store)) as reader:
+        (first, *_) = reader.groups(1, step=4, origin="train")
+    visits = [
+        replace(first, key=step, step=step, reward_mean=reward)
+        for step, reward in enumerate(rewards, 1)
+    ]
+    line = said([history_line(visits, visits[0], 120)])
+    assert "".join(re.findall("[▁-█]", line.replace("▌", "").replace("▐", ""))) == bars
+
+
 def test_what_says_why_a_token_is_not_pushed_stays_where_there_is_no_room() -> None:
     names = ("title", "prob", "ratio", "passes", "why", "gradient", "share")
     parts: dict[str, list[Line]] = {name: [[(name, "")]] for name in names}
