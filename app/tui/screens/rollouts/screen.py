@@ -204,7 +204,9 @@ class CompletionPanel(RolloutsPanel):
             return hint(NO_RUN if view.step is None else NO_GROUPS, width)
         self.title = f"answer {letter(completion.rollout.index)}"
         if pair := view.compared:
-            self.title += ", first against newest" if view.against == "first" else ", changes"
+            is_first = view.against == "first"
+            self.title += ", first against newest" if is_first else ", changes"
+            self.note = "d leaves" if is_first else "d first → newest"
             lines = render.compared_lines(*pair, view.rollout_at, width, height)
             more = render.visit_lines(view, width, height - len(lines) - 2)
             return [*lines, [], [], *more]

@@ -107,7 +107,7 @@ def test_the_words_that_changed_since_the_prompt_was_last_sampled_are_shown(stor
     assert "answer a by token" in text
     assert "← token 1 of" in text
     text = painted(CompletionPanel, 50, view=second)
-    assert "answer a, changes\n\nstep 2 → 4 " in text  # no shading
+    assert "answer a, changes\nd first → newest\nstep 2 → 4 " in text  # no shading
     changed = text.partition("since step 2\n")[2].partition("\n\n")[0].replace("\n", "")
     after = re.sub(r"\[\+(.*?)\]", r"\1", re.sub(r"\[−.*?\]", "", changed))
     assert second.rollout is not None
@@ -205,7 +205,9 @@ async def test_the_same_prompt_is_followed_over_three_steps(store: Path) -> None
         assert len({group.prompt_hash for group in seen}) == 1
         await on.press("d")
         assert "step 4 → 6   mean reward " in on.text
+        assert "d first → newest" in on.text
         await on.press("d")
+        assert "d leaves" in on.text
         assert "step 2 → 6   mean reward " in on.text
         assert "answer a, first against newest" in on.text
         await on.press("d")
