@@ -644,11 +644,17 @@ def table_lines(view: RolloutsView, width: int, height: int) -> list[Line]:
         if losses:
             loss = completion.losses[token]
             clipped = "bold series.clip" if loss.side != "free" else "text"
-            line.append((f"{short(loss.ratio):>{COLUMN}}", clipped))
+            line.append((f"{_ratio_text(loss.ratio):>{COLUMN}}", clipped))
             line.append((f"{'' if loss.kl is None else short(loss.kl, 1):>{COLUMN + 1}}", "text"))
             line.append((f"{signed(loss.gradient, 1):>{COLUMN + 2}}", "text"))
         lines.append(list_row(line, width, selected=token == view.token))
     return lines
+
+
+def _ratio_text(ratio: float) -> str:
+    """A ratio with the digits that tell it from 1, as in the panel, where they fit."""
+    text = short(ratio, 3)
+    return text if len(text) < COLUMN else narrow(ratio, COLUMN - 1)
 
 
 def probability_line(completion: RolloutTokens, token: int, width: int) -> Line:

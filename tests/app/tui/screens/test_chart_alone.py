@@ -1,6 +1,7 @@
 """Watch's charts alone, and any metric as one of them."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +190,10 @@ def test_the_change_beside_a_value_says_what_it_is_from() -> None:
     assert title("eval/accuracy", 44).endswith("39% ▲8.0")
 
 
+def is_shown(on: Walk, name: str) -> bool:
+    return bool(on.screen.snapshot.head.name == name)
+
+
 async def test_another_run_begins_with_all_panels(tmp_path: Path) -> None:
     path = tmp_path / "two.db"
     for name in ("first", "second"):
@@ -196,7 +201,7 @@ async def test_another_run_begins_with_all_panels(tmp_path: Path) -> None:
     async with walk(workbench(path)) as on:
         for name in ("first", "second"):
             on.app.post_message(RunOpened(name))
-            await on.until(lambda name=name: on.screen.snapshot.head.name == name)
+            await on.until(partial(is_shown, on, name))
             assert on.screen.maximized is None
             await on.press("z")
             assert on.screen.maximized is not None

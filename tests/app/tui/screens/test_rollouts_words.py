@@ -22,9 +22,11 @@ from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.screens.rollouts.render import (
     CUT_FIRST,
     _ratio_line,
+    _ratio_text,
     fitted,
     history_line,
     reward_lines,
+    table_lines,
 )
 from grpo_tui.app.tui.screens.rollouts.screen import CompletionPanel, GroupsPanel
 from grpo_tui.app.tui.widgets.panel import Line, cells
@@ -214,6 +216,23 @@ def test_the_bars_of_a_prompt_by_step_begin_at_no_reward(
     ]
     line = said([history_line(visits, visits[0], 120)])
     assert "".join(re.findall("[▁-█]", line.replace("▌", "").replace("▐", ""))) == bars
+
+
+def test_the_table_of_tokens_tells_a_ratio_from_1_as_the_panel_does(store: Path) -> None:
+    view = rollouts_view(store)
+    detail = view.loaded
+    assert detail is not None
+    near = [
+        replace(one, losses=[loss._replace(ratio=0.996) for loss in one.losses])
+        for one in detail.completions
+    ]
+    view = replace(view, detail=replace(detail, completions=tuple(near)))
+    _, *rows = said(table_lines(view, 90, 60)).splitlines()
+    assert len(rows) > 5
+    assert all(".996" in row.split() for row in rows)
+    assert [_ratio_text(ratio) for ratio in (0.996, 1.0, 123.4, 1.5e-7)] == [
+        ".996", "1", "123", "1.5e−7",
+    ]  # fmt: skip
 
 
 def test_what_says_why_a_token_is_not_pushed_stays_where_there_is_no_room() -> None:
