@@ -52,6 +52,7 @@ SIGNS = {"error": "✗", "warning": "▲", "information": "·"}
 EARLY_S, RETRY_S = 2.0, 0.002  # how long an early key waits at most, and between two looks
 LEAVING = frozenset("12345q") | {"escape", "ctrl+p"}  # keys that need nothing that is being read
 PALETTE_HINT = "Find an action, a metric, a setting, a run or help"
+DIALOG_HINT = "Find an action of this dialog; without it, metrics, runs and help"
 # In order of use. Only leaves and modules that others import by the same name: two threads that
 # enter an import cycle at different places would see half-initialized modules.
 PRELOADED = (
@@ -318,7 +319,8 @@ class Workbench(RunApp):
         from grpo_tui.app.tui.textual_private.action_palette import ActionPalette
 
         if not isinstance(self.screen, ActionPalette):
-            self.push_screen(ActionPalette(id="--command-palette", placeholder=PALETTE_HINT))
+            hint = PALETTE_HINT if isinstance(self.screen, WorkbenchScreen) else DIALOG_HINT
+            self.push_screen(ActionPalette(id="--command-palette", placeholder=hint))
 
     def notify(
         self,

@@ -14,7 +14,7 @@ from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.help.screen import HelpScreen
 from grpo_tui.app.tui.dialogs.help.topics import ALERTS
 from grpo_tui.app.tui.finding import NameProvider, best
-from grpo_tui.app.tui.screens.base import Entry
+from grpo_tui.app.tui.screens.base import Entry, WorkbenchScreen
 from grpo_tui.app.tui.screens.watch.panels import Curves
 from grpo_tui.app.tui.widgets.find_bar import FindBar
 from grpo_tui.experiments.store import ExperimentStore
@@ -120,6 +120,17 @@ async def test_questions_lead_to_what_answers_them(store: Path) -> None:
         every = await everything(app)
     first = {question: best(every, question)[0][1].name for question, _ in QUESTIONS}
     assert first == dict(QUESTIONS)
+
+
+async def test_over_a_dialog_the_palette_says_that_it_finds_its_actions_alone(store: Path) -> None:
+    async with walk(workbench(store)) as on:
+        await on.press("ctrl+p")
+        await on.see("Find an action, a metric")
+        await on.press("escape", "ctrl+c")
+        await until(on.app, lambda: not isinstance(on.screen, WorkbenchScreen))
+        await on.press("ctrl+p")
+        await on.until(lambda: "Find an action of this dialog" in on.text)
+        assert "a setting, a run" not in on.text
 
 
 async def test_the_palette_begins_with_the_actions_of_the_screen(store: Path) -> None:
