@@ -706,8 +706,9 @@ def heat_notes(view: RolloutsView) -> list[str]:
     value = short(view.highlight.value, 3)
     if view.measure == "clipped":
         value = f"{view.highlights.index(view.highlight) + 1} of {len(view.highlights)}"
-    note = f"{MEASURES[view.measure]} {value} in the step"
-    return [f"{note} · {heat}", note]
+    note = f"{MEASURES[view.measure]} {value}"
+    heat_name = HEAT_NAMES[view.mode]
+    return [f"{note} in the step · {heat}", f"{note} · {heat_name}", f"{note} in the step", note]
 
 
 # What fills the panel of an answer below the numbers of its token, the most important first.

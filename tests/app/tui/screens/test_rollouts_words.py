@@ -11,6 +11,7 @@ import pytest
 from grpo_engine import events as ev
 from grpo_engine.config.parse import build
 from grpo_tui.app.feed.stored import StoreFeed
+from grpo_tui.app.inspector.measures import Highlight
 from grpo_tui.app.inspector.stored import (
     UNFINISHED,
     load_group,
@@ -24,6 +25,7 @@ from grpo_tui.app.tui.screens.rollouts.render import (
     _ratio_line,
     _ratio_text,
     fitted,
+    heat_notes,
     history_line,
     reward_lines,
     table_lines,
@@ -233,6 +235,19 @@ def test_the_table_of_tokens_tells_a_ratio_from_1_as_the_panel_does(store: Path)
     assert [_ratio_text(ratio) for ratio in (0.996, 1.0, 123.4, 1.5e-7)] == [
         ".996", "1", "123", "1.5e−7",
     ]  # fmt: skip
+
+
+def test_a_clipped_token_is_named_in_the_title_of_a_narrow_panel(store: Path) -> None:
+    view = rollouts_view(store)
+    clipped = Highlight(view.cursor, 1.3)
+    view = replace(view, measure="clipped", highlights=(clipped,))
+    assert heat_notes(view) == [
+        "clipped token 1 of 1 in the step · heat: push with KL",
+        "clipped token 1 of 1 · push with KL",
+        "clipped token 1 of 1 in the step",
+        "clipped token 1 of 1",
+    ]
+    assert "clipped token 1 of 1" in painted(CompletionPanel, 54, 20, view=view)
 
 
 def test_what_says_why_a_token_is_not_pushed_stays_where_there_is_no_room() -> None:
