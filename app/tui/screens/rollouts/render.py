@@ -208,7 +208,7 @@ def count_lines(search: Search, match: Match, width: int) -> list[Line]:
         by_origin[origin] += count
         by_step[at] += count * (origin == match.origin)
     in_answers = len(search.matches) - search.in_prompts
-    where = f"{in_answers:,} in answers, {search.in_prompts:,} in the prompt alone"
+    where = f"{in_answers:,} in answers, {search.in_prompts:,} in prompts"
     kinds = "  ".join(f"{origin_name(of)} {by_origin[of]:,}" for of in search.origins)
     by_step = +by_step
     first, last = min(by_step), max(by_step)

@@ -475,13 +475,13 @@ async def test_a_search_counts_answers_and_prompts_apart(texts: Path) -> None:
     """Each of 60 answers has `7+` with its step, and each prompt `17 + ` with it."""
     async with on_rollouts(texts, 60, 0, 0) as on:
         shown = await searched(on, "7+5")
-        assert "11 in answers, 0 in the prompt alone" in shown  # 7+5 and 7+50 to 7+59
+        assert "11 in answers, 0 in prompts" in shown  # 7+5 and 7+50 to 7+59
         shown = await searched(on, "17 + 5")
-        assert "0 in answers, 11 in the prompt alone" in shown
+        assert "0 in answers, 11 in prompts" in shown
         (line,) = [line for line in shown.splitlines() if "5 1a " in line and "17 + 5 =" in line]
         assert "in prompt" in line
         shown = await searched(on, "7")
-        assert "60 in answers, 0 in the prompt alone" in shown
+        assert "60 in answers, 0 in prompts" in shown
 
 
 def test_the_bars_of_a_search_are_of_the_kind_under_the_cursor() -> None:
