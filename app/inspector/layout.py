@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from rich.cells import chop_cells
 
-from grpo_tui.app.text.safe_text import NEWLINE_SIGN, TAG, cell_len, safe
+from grpo_tui.app.text.safe_text import NEWLINE_SIGN, UNDIVIDED, cell_len, safe
 
 EMPTY_SIGN = "▪"  # Watch ends a text with the same sign.
 
@@ -27,11 +27,12 @@ Line = tuple[Piece, ...]
 def lay_out(tokens: Sequence[str], width: int, first: int = 0) -> tuple[Line, ...]:
     """Fill lines of `width` cells; a newline in a token shows as a sign, which ends the line.
 
-    `first` is the index of the first token. A tag of several tokens is not divided if it fits.
+    `first` is the index of the first token. A tag or a number of several tokens is not divided if
+    it fits.
     """
     lines: list[list[Piece]] = [[]]
     left, start = width, 0
-    tags = deque(TAG.finditer("".join(tokens)))
+    tags = deque(UNDIVIDED.finditer("".join(tokens)))
     for index, text in enumerate(tokens, first):
         needed = 0
         while tags and tags[0].start() < start + len(text):

@@ -23,7 +23,9 @@ NEWLINE_SIGN = "⏎"
 MAX_MARKS = 2  # combining marks of a character
 # A line breaks at these; `p = .010` and `.1 GB` stay whole.
 SPACE = re.compile(r"(?<![=<]) (?![=<]|[GM]B\b)")
-TAG = re.compile(r"</?\w{1,24}>")  # such as <answer>, which no line end divides
+# What no line end divides: a tag such as <answer>, and a number.
+UNDIVIDED = re.compile(r"</?\w{1,24}>|\d(?:[\d.,]{0,22}\d)?")
+LONGEST = 28  # characters of what is not divided, and more
 
 _TAB = "    "
 _SUSPECT = re.compile(
@@ -275,11 +277,13 @@ def wrap(text: str, width: int, max_lines: int, *, keep_end: bool = False) -> li
     return cut
 
 
-def _before_tag(text: str, end: int) -> int:
-    """Where the tag begins that a break at `end` would divide, such as `</answer>`; else `end`."""
-    start = text.rfind("<", 1, end)
-    tag = TAG.match(text, start) if start > 0 else None
-    return start if tag and tag.end() > end else end
+def _before_undivided(text: str, end: int) -> int:
+    """Where the tag or number begins that a break at `end` would divide; else `end`."""
+    for part in UNDIVIDED.finditer(text, max(0, end - LONGEST), end + LONGEST):
+        least = 0 if part[0].startswith("<") else end // 2  # a number may be long
+        if least < part.start() < end < part.end():
+            return part.start()
+    return end
 
 
 def _break(text: str, width: int) -> list[str]:
@@ -287,7 +291,7 @@ def _break(text: str, width: int) -> list[str]:
     while (end := _fitting(text, width)) < len(text):
         end = max(1, end)
         spaces = (space.start() for space in SPACE.finditer(text, width // 2 + 1, end + 4))
-        end = max((space for space in spaces if space <= end), default=_before_tag(text, end))
+        end = max((space for space in spaces if space <= end), default=_before_undivided(text, end))
         lines.append(text[:end])
         text = text[end:].removeprefix(" ")
     lines.append(text)

@@ -169,3 +169,11 @@ def test_line_ends_empty_tokens_and_control_characters_are_visible() -> None:
     assert pieces(["a\r\nb\n", "c"], 9) == [[(0, "a⏎", 2)], [(0, "b⏎", 2)], [(1, "c", 1)]]
     assert pieces(["", "x"], 9) == [[(0, "▪", 1), (1, "x", 1)]]
     assert pieces(["\x1b"], 9) == [[(0, safe("\x1b"), cell_len(safe("\x1b")))]]
+
+
+def test_a_number_of_several_tokens_is_not_divided_if_it_fits() -> None:
+    tokens = ("ab", "cd", "5", "8", "7", "</s>")
+    lines = ["".join(piece.text for piece in line) for line in lay_out(tokens, 6)]
+    assert lines == ["abcd", "587", "</s>"]
+    lines = ["".join(piece.text for piece in line) for line in lay_out(tuple("abc1234567"), 6)]
+    assert lines == ["abc123", "4567"]

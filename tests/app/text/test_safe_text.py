@@ -292,3 +292,10 @@ def test_names_that_differ_differ_in_any_width_or_are_left_out(
         pairs = {*zip(map(safe, names), labels, strict=True)}
         assert len({label for _, label in pairs}) == len({name for name, _ in pairs})
         assert len(pairs) == len({name for name, _ in pairs})
+
+
+def test_a_number_is_not_divided_at_the_end_of_a_line() -> None:
+    assert wrap("abcdefgh<answer>587</answer>", 18, 9) == ["abcdefgh<answer>", "587</answer>"]
+    assert wrap("1+2=3,4+5=9,1,234.5", 14, 9) == ["1+2=3,4+5=", "9,1,234.5"]
+    # one that is longer than half a line is, so that each line has most of its cells
+    assert wrap("ab" + "1" * 30, 10, 9) == ["ab11111111", *["1" * 10] * 2, "11"]
