@@ -370,7 +370,9 @@ def signal_line(snapshot: Snapshot, width: int) -> Line:
 def prompt_of(group: StepGroup, width: int, focused: bool, reason: str = "") -> Line:
     """The prompt of a group beside its mean, after the reason why no answer to it is pushed."""
     if reason:
-        reason = f"  {clip(f'{reason}: no push', width - 2)}"
+        text = f"{reason}: no push"
+        text = text if cell_len(text) <= width - 2 else f"= {reason.rpartition(', ')[2]}"
+        reason = f"  {clip(text, width - 2)}"
         width -= cell_len(reason)
     prompt = [] if width < 4 else [f"  {clip(last_question(group.prompt_text), width - 2)}"]
     return [(reason, "label"), *((text, "text" if focused else "label") for text in prompt)]

@@ -30,7 +30,7 @@ from grpo_tui.app.tui.screens.watch.panels import (
     Groups,
     PhaseBar,
 )
-from grpo_tui.app.tui.screens.watch.render import reason_line, signal_line
+from grpo_tui.app.tui.screens.watch.render import prompt_of, reason_line, signal_line
 from grpo_tui.app.tui.screens.watch.state import (
     WatchState,
     counted,
@@ -463,3 +463,15 @@ async def test_answers_keep_their_place_while_they_are_sampled(
             places.add(tuple(at for at, line in enumerate(lines) if row.match(line)))
         assert len(places) == 1
         assert len(places.pop()) == 4
+
+
+def test_why_a_prompt_is_not_pushed_is_not_cut_beside_its_answers() -> None:
+    group = scored(1, 0, (17, 25), [("42", False, False)]).group
+
+    def text(width: int) -> str:
+        return plain_text([prompt_of(group, width, False, "all scored 1")]).rstrip()
+
+    # two spaces, and 21 characters
+    assert text(23) == "  all scored 1: no push"
+    assert text(22).startswith("  = all scored 1 ")
+    assert "17 + 25" in text(40)
