@@ -165,7 +165,7 @@ async def test_a_run_that_failed_in_its_first_step_is_not_said_to_have_taken_no_
     async with walk(workbench(store)) as on:
         snapshot = (await opened(on)).snapshot
     for elapsed, after in ((0.0, False), (40.0, True)):
-        failed = replace(snapshot, status="failed", elapsed=elapsed)
+        failed = replace(snapshot, status="failed", elapsed=elapsed, worked=0.0)
         text = "".join(text for text, _ in phase_line(failed, 0.0, 80))
         assert text.startswith(" failed")
         assert ("after" in text) is after
