@@ -156,7 +156,7 @@ STATES = {
     "refused": Shot("new_run", "one", ("slash", *"beta", "enter", "enter", "minus", "1", "enter"),
                     ("1 to fix",)),
     "watch-none": Shot("watch", "none", (), ("No run is open",)),
-    "watch-ended": Shot("watch", "one", (), ("The run is complete",)),
+    "watch-ended": Shot("watch", "one", (), ("completed after",)),
     "watch-begins": Shot("watch", "one", (), ("1/60",), at=2.0),
     "earlier-step": Shot("watch", "one", ("less_than_sign",) * 2, ("esc returns",)),
     "chart": Shot("watch", "one", ("z",), ("reward",)),
