@@ -215,7 +215,8 @@ def says_what_differs(_reader: StoreReader, _run: int, text: str) -> None:
 
 def says_which_is_better(_reader: StoreReader, _run: int, text: str) -> None:
     said = " ".join(line.strip("▸ ") for line in text.splitlines())
-    assert "learning_rate 0.0001 (3 seeds) is better than learning_rate 1e−05 (3 seeds): +" in said
+    better = "learning_rate 0.0001 (3 seeds) is better than learning_rate 1e−05 (3 seeds)"
+    assert f"{better} in sampled answers: +" in said
     assert re.search(r"95%: \+[\d.]+ to \+[\d.]+", said)
     assert re.search(r"p (=|<|≤) \.\d+", said)
 
