@@ -1,6 +1,7 @@
 """A run of another trainer is imported once, goes on where it stopped, and is followed."""
 
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from grpo_tui.experiments.errors import ImportRefusedError
 from grpo_tui.experiments.record.writer import RunWriter
 from grpo_tui.foreign.importing import Imported, Options, import_runs
 from tests.foreign.made import detail, events, names, texts, verl_step
+from tests.patience import until
 
 Import = Callable[..., Imported | None]
 
@@ -234,6 +236,8 @@ def test_a_store_that_cannot_be_written_ends_the_import_and_nothing_is_lost(
     with pytest.raises(ImportRefusedError, match="step 2 is not in the store"):
         take()
     monkeypatch.undo()
+    # The recorder of the first import would have ended with its process.
+    until(lambda: all(thread.name != "recorder" for thread in threading.enumerate()))
     take()
     assert texts(store) == answers(1, 2)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from grpo_engine.config.recipes import RECIPES, Recipe, recipe
 from grpo_engine.events import RewardValue, UpdateTotals
 from grpo_engine.maths.advantage import advantages
-from grpo_engine.maths.loss import policy_loss
+from grpo_engine.maths.loss import Loss, policy_loss
 from grpo_engine.maths.weight import Totals, totals_of
 from grpo_tui.app.inspector.lab import outcome_of, step_numbers, together
 from grpo_tui.experiments.values import GroupView, RecordedTokens, RolloutView
@@ -135,9 +135,28 @@ def recomputed(parts: Sequence[Sequence[Answer]], how: Recipe, was: Recipe) -> d
         "with_signal": sum(signal.values()),
     }
     for part in parts:
-        rows = [row for *_, row in part]
-        loss = policy_loss(
-            column([row.passes[-1] for row in rows]),
+        loss, push = loss_and_push(part, given, how)
+        terms = loss.terms
+        free = loss.terms.side == 0
+        sums["tokens"] += float(terms.mask.astype(mx.float32).sum())
+        sums["clipped"] += float((terms.mask & ~free).astype(mx.float32).sum())
+        sums["push"] += float(push.sum())
+        sums["pushed"] += float(mx.abs(push).sum())
+        sums["kl"] += float((terms.mask * terms.weight * how.beta * terms.anchor).sum()) / len(
+            parts
+        )
+    return sums
+
+
+def loss_and_push(
+    part: Sequence[Answer], given: dict[int, Any], how: Recipe
+) -> tuple[Loss, mx.array]:
+    """An update's loss, and the gradient of its objective without the KL penalty in each token."""
+    rows = [row for *_, row in part]
+
+    def loss_at(new: mx.array) -> Loss:
+        return policy_loss(
+            new,
             column([row.old for row in rows]),
             column([row.reference for row in rows]),
             column([given[id(one)] for one in part]),
@@ -153,16 +172,14 @@ def recomputed(parts: Sequence[Sequence[Answer]], how: Recipe, was: Recipe) -> d
             returns=column([row.returns for row in rows]),
             totals=denominators(part, how),
         )
-        terms = loss.terms
-        free = loss.terms.side == 0
-        sums["tokens"] += float(terms.mask.astype(mx.float32).sum())
-        sums["clipped"] += float((terms.mask & ~free).astype(mx.float32).sum())
-        sums["pushed"] += float(mx.abs(terms.contribution).sum())
-        sums["kl"] += float((terms.mask * terms.weight * how.beta * terms.anchor).sum()) / len(
-            parts
-        )
-        sums["push"] -= float(loss.value)
-    return sums
+
+    def objective(new: mx.array) -> mx.array:
+        loss = loss_at(new)
+        penalty = loss.terms.mask * loss.terms.weight * how.beta * loss.terms.anchor
+        return how.anchor_in_loss * penalty.sum() - loss.value
+
+    new = column([row.passes[-1] for row in rows])
+    return loss_at(new), mx.grad(objective)(new)
 
 
 CASES = {

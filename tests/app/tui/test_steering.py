@@ -94,6 +94,7 @@ async def test_the_stop_dialog_names_no_step_since_the_run_goes_on(tmp_path: Pat
     app = Workbench(tmp_path / "none.db", feed=feed, mode="watch")
     async with app.run_test(size=(120, 40)) as pilot:
         app.frame_now()
+        await pilot.pause()  # for the first frame, which reads of the store wait for
         await pilot.press("S")
         box = app.screen.query_one(Vertical).region
         lines = [line[box.x : box.right] for line in frames.frame(app)[box.y : box.bottom]]

@@ -670,7 +670,7 @@ async def test_sorting_goes_to_the_furthest_token_of_the_furthest_answer(store: 
         distances = [loss.kl or 0 for loss in on.view.completion.losses]
         furthest = max(highlight.value for highlight in on.view.highlights)
         assert distances[on.view.token] == max(distances) == furthest > 0
-        assert f"highest KL {short(furthest, 3)} in the step" in on.text
+        assert f"highest KL {short(furthest, 3)} " in on.text
         await on.press("f")
         assert "clipped token " in on.text  # f does not follow the sort
         await on.press("s", "l")
