@@ -105,7 +105,8 @@ def comparable(version: Path, name: str, text: str) -> str:
     """What a command printed, without what is newer, and the tests that are now the rankings'."""
     changed = {"compare.json": ["tests", "sources", "by_recipe", "seeds", "equal_work"]}
     changed |= {
-        name: ["ancestry", "begun_from", "origin"] for name in ("show.json", "resumed.json")
+        name: ["ancestry", "begun_from", "origin", "code", "files"]
+        for name in ("show.json", "resumed.json")
     }
     text = re.sub(r'\s*"bytes": \d+,', "", text)  # the size of a run
     text = re.sub(r',\s*"health(?:_reason)?": "(?:[^"\\]|\\.)*"', "", text)
