@@ -1,0 +1,1 @@
+"""A policy whose weights are on a server, reached through the Tinker API."""
