@@ -27,7 +27,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict, Unpack
 
 from grpo_engine import events as ev
 from grpo_engine.alerts.rules import RunLimits
@@ -46,12 +46,14 @@ from grpo_tui.experiments.store import ExperimentStore
 from grpo_tui.experiments.values import RunFiles
 
 __all__ = [
+    "Description",
     "Group",
     "RecordError",
     "RecordWarning",
     "Rollout",
     "Run",
     "Span",
+    "TokenValues",
     "Tokens",
     "UpdateTotals",
     "group",
@@ -84,6 +86,35 @@ class Array(Protocol):
 
 Numbers = Sequence[float] | Array
 Prompt = str | Sequence[Mapping[str, Any]]
+
+
+class TokenValues(TypedDict, total=False):
+    """What may be known of an answer's tokens: lists with a number for each, and totals."""
+
+    sampler: Numbers | None  # log-probabilities from sampling
+    old: Numbers | None  # those by the trainer before its first update
+    reference: Numbers | None
+    passes: Sequence[Numbers]  # those in each pass
+    after: Numbers | None  # those after the step
+    entropy: Numbers | None
+    advantages: Numbers | None
+    mask: Numbers | None  # 1 for tokens in the loss
+    updates: Sequence[UpdateTotals]  # what the loss divides by, one for each pass
+    clip_fraction: float | None
+    kl: float | None
+
+
+class Description(TypedDict, total=False):
+    """What may be said of a run when it begins."""
+
+    trainer: str
+    version: str  # of the trainer
+    model: str
+    task: str
+    seed: int | None
+    steps: int | None  # that are planned
+    tags: Sequence[str]
+    files: RunFiles | None  # that an import reads the run from
 
 
 @frozen
@@ -120,53 +151,45 @@ def tokens(
     ids: Numbers,
     *,
     ends: Numbers | None = None,
-    sampler: Numbers | None = None,
-    old: Numbers | None = None,
-    reference: Numbers | None = None,
-    passes: Sequence[Numbers] = (),
-    after: Numbers | None = None,
-    entropy: Numbers | None = None,
-    advantages: Numbers | None = None,
-    mask: Numbers | None = None,
-    updates: Sequence[UpdateTotals] = (),
     spans: Sequence[Span] = (),
-    clip_fraction: float | None = None,
-    kl: float | None = None,
+    **values: Unpack[TokenValues],
 ) -> Tokens:
-    """The tokens of one answer; each list has a number for each of them.
+    """The tokens of one answer, with the `TokenValues` that are known of them.
 
-    `ends` are the characters of the text up to and with each token. `sampler` are log-probabilities
-    from sampling, `old` those by the trainer before its first update, `passes` those in each pass,
-    `after` those after the step. `mask` is 1 for tokens in the loss. `updates` are what the loss
-    divides by, one for each pass. `spans` tell the model's turns from replies of an environment or
-    of tools.
+    `ends` are the characters of the text up to and with each token. `spans` tell the model's turns
+    from replies of an environment or of tools.
     """
+    _check_names("tokens", values, TokenValues)
     checked = _integers("ids", ids)
     if checked is None:
         return Tokens()
     count = len(checked)
-    logprobs = [_numbers("passes", values, count) for values in passes]
+
+    def by_token(name: str) -> tuple[float, ...]:
+        return _numbers(name, values.get(name), count)
+
+    passes = [_numbers("passes", logprobs, count) for logprobs in values.get("passes", ())]
     numbers = ev.TokenNumbers(
         index=0,
-        old=_numbers("old", old, count),
-        reference=_numbers("reference", reference, count),
-        passes=tuple(logprobs) if all(logprobs) or not count else (),
-        after=_numbers("after", after, count),
-        entropy=_numbers("entropy", entropy, count),
-        advantages=_numbers("advantages", advantages, count),
-        mask=_integers("mask", mask, count) or (),
+        old=by_token("old"),
+        reference=by_token("reference"),
+        passes=tuple(passes) if all(passes) or not count else (),
+        after=by_token("after"),
+        entropy=by_token("entropy"),
+        advantages=by_token("advantages"),
+        mask=_integers("mask", values.get("mask"), count) or (),
         updates=tuple(
             item
-            for item in updates
+            for item in values.get("updates", ())
             if _is(item, UpdateTotals, "updates", "record.UpdateTotals(...)")
         ),
-        clip_fraction=_number("clip_fraction", clip_fraction),
-        kl=_number("kl", kl),
+        clip_fraction=_number("clip_fraction", values.get("clip_fraction")),
+        kl=_number("kl", values.get("kl")),
     )
     return Tokens(
         ids=checked,
         ends=_integers("ends", ends, count) or (),
-        sampler=_numbers("sampler", sampler, count),
+        sampler=by_token("sampler"),
         spans=_spans(spans, count),
         numbers=numbers if numbers != ev.TokenNumbers(index=0, old=()) else None,
     )
@@ -328,37 +351,37 @@ def problem(
 def run(
     name: str = "",
     *,
-    trainer: str = "another trainer",
-    version: str = "",
     settings: Mapping[str, Any] | None = None,
-    model: str = "",
-    task: str = "",
-    seed: int | None = None,
-    steps: int | None = None,
-    tags: Sequence[str] = (),
     store: str | Path | None = None,
-    files: RunFiles | None = None,
+    **description: Unpack[Description],
 ) -> "Run":
     """Begin a run; raise RecordError if it cannot.
 
     Settings by the names of this program, such as `{"algorithm": {"recipe": "dr-grpo"}}`, are
     checked, and Rollouts computes each token's part in the loss from them. Settings of other names
-    are recorded as they are, and compared and filtered as `theirs.NAME`. `files` are those that an
-    import reads the run from.
+    are recorded as they are, and compared and filtered as `theirs.NAME`.
     """
+    _check_names("run", description, Description)
+    trainer = description.get("trainer", "another trainer")
+    version = description.get("version", "")
+    model, task = description.get("model", ""), description.get("task", "")
     texts = {"name": name, "trainer": trainer, "version": version, "model": model, "task": task}
     for field, text in texts.items():
         if not isinstance(text, str):
             raise RecordError(
                 f"{field} must be a text, got {quoted(text)}; leave it out if unknown"
             )
-    named = {"name": name, "model.path": model, "task.name": task, "seed": seed, "steps": steps}
+    tags = description.get("tags", ())
+    if isinstance(tags, str) or not all(isinstance(tag, str) for tag in tags):
+        raise RecordError(f"tags must be texts, as in ['good', 'long'], got {quoted(tags)}")
+    named: dict[str, Any] = {"name": name, "model.path": model, "task.name": task}
+    named |= {key: description[key] for key in ("seed", "steps") if key in description}
     given = {path: value for path, value in named.items() if value not in ("", None)}
     try:
         tree, config = _tree({**(settings or {}), **given})
         tree["trainer"] = {"name": trainer, "version": version}
         label = f"{trainer} {version}".strip()
-        if files:
+        if files := description.get("files"):
             tree["trainer"]["files"], label = asdict(files), f"{label}, read from {files.path}"
         recorder = start_run(store_path(store), tree, name=name, tags=tuple(tags), origin=label)
     except (ConfigError, StoreError, OSError) as error:
@@ -719,6 +742,15 @@ def _training() -> Iterator[None]:
         raise  # of a caller who makes errors of warnings
     except Exception as error:
         _warn(f"not recorded: {type(error).__name__}: {error}")
+
+
+def _check_names(function: str, names: Iterable[str], kind: type) -> None:
+    known = kind.__annotations__
+    for name in names:
+        if name not in known:
+            raise TypeError(
+                f"record.{function} has no argument {quoted(name)}; it has {', '.join(known)}"
+            )
 
 
 def _script() -> list[Path]:

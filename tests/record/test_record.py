@@ -5,6 +5,7 @@ import sqlite3
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -177,8 +178,8 @@ def test_what_remains_of_wrong_values_is_no_guess(ids: Any) -> None:
 
 def test_numbers_of_tokens_belong_to_their_answers() -> None:
     bare, full = (
-        record.rollout("ab", tokens=record.tokens([1, 2], **given))  # type: ignore[arg-type]
-        for given in ({}, {"old": [-1.0, -2.0]})
+        record.rollout("ab", tokens=record.tokens([1, 2], **values))
+        for values in (record.TokenValues(), record.TokenValues(old=[-1.0, -2.0]))
     )
     group = record.group("p", [bare, full, bare, full])
     assert [numbers.index for numbers in group.numbers] == [1, 3]
@@ -216,6 +217,8 @@ def test_wrong_steps_are_left_out_and_the_training_goes_on(store: Path) -> None:
         ({"settings": {"algorithm": {"recipe": "best"}}}, "best"),
         ({"settings": {"algorithm.clip": 1}}, "algorithm.clip"),
         ({"steps": -1}, "steps"),
+        ({"tags": "good"}, "tags must be texts, as in .*, got 'good'"),
+        ({"tags": [1]}, "tags must be texts"),
         ({"store": "/dev/null"}, "/dev/null"),
     ],
 )
@@ -224,6 +227,18 @@ def test_a_run_that_cannot_begin_says_why(
 ) -> None:
     with pytest.raises(record.RecordError, match=sentence):
         record.run(**{"store": store, **options})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: record.tokens([1], new=[0.5]), "record.tokens has no argument 'new'; it has samp"),  # type: ignore[call-arg]
+        (lambda: record.run(modle="m"), "record.run has no argument 'modle'; it has trainer"),  # type: ignore[call-arg]
+    ],
+)
+def test_an_argument_of_another_name_is_an_error(call: Callable[[], object], sentence: str) -> None:
+    with pytest.raises(TypeError, match=sentence):
+        call()
 
 
 def test_an_exception_in_the_loop_is_the_end_of_the_run_and_passes_on(store: Path) -> None:
