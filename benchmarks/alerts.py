@@ -41,17 +41,7 @@ from grpo_engine.events import (
     total_reward,
 )
 from grpo_engine.presets import preset
-from grpo_engine.run_health import (
-    ACCURACY,
-    Judge,
-    RunFacts,
-    Word,
-    changes_in_training,
-    collapse_of,
-    evaluations,
-    health,
-    rewards_beside,
-)
+from grpo_engine.run_health import HEALTH_METRICS, Judge, RunFacts, Word, health
 from grpo_tui.app.feed import demo
 from grpo_tui.experiments.db.configs import flat
 from grpo_tui.experiments.reader import StoreReader
@@ -603,24 +593,20 @@ def facts(
     names = [*steps[0].metrics, *(name for event in tried[:1] for name in event.metrics)]
     judge = Judge.of(flat(config.model_dump(mode="json")), names)
     last = steps[-1].step
-    key = f"rewards/{judge.function}/mean"
-    points = [(event.step, event.metrics.get(key, math.nan)) for event in steps]
-    training, lately = changes_in_training(points, last)
-    accuracies, *rewards = (
-        [(event.step, event.metrics.get(name, math.nan)) for event in tried]
-        for name in (ACCURACY[0], *rewards_beside(ACCURACY[0]))
-    )
+    measured = [(event.step, event.metrics) for event in steps]
+    measured += [(event.step, event.metrics) for event in tried]
     failures = [event.message for event in events if isinstance(event, RunFailed)]
-    return RunFacts(
+    return RunFacts.of(
+        {"evaluation.problems": PROBLEMS, "rollout.prompts": config.rollout.prompts},
+        {
+            name: [(step, metrics[name]) for step, metrics in measured if name in metrics]
+            for name in (*HEALTH_METRICS, judge.metric)
+        },
+        judge=judge,
         step=last,
         active=False,
         error=failures[-1] if failures else "",
         alerts={rule: text for rule, (step, text) in alerts.items() if step >= last - SPAN},
-        held_out=evaluations(accuracies, PROBLEMS, *rewards),
-        judge=judge,
-        training=training,
-        lately=lately,
-        collapse=collapse_of(points, last, config.rollout.prompts),
     )
 
 

@@ -6,20 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ColumnElement, or_, select
 
-from grpo_engine.alerts.change import SPAN, Evaluation
-from grpo_engine.metrics import count_of
-from grpo_engine.run_health import (
-    ACCURACY,
-    Health,
-    Judge,
-    Point,
-    RunFacts,
-    changes_in_training,
-    collapse_of,
-    evaluations,
-    health,
-    rewards_beside,
-)
+from grpo_engine.alerts.change import SPAN
+from grpo_engine.run_health import ACCURACY, HEALTH_METRICS, Health, Judge, Point, RunFacts, health
 from grpo_tui.experiments.db.tables import ALERT, METRIC, METRIC_KEY, METRIC_SUMMARY, RUN, RUN_PARAM
 from grpo_tui.experiments.read.connection import among
 from grpo_tui.experiments.values import RunSummary
@@ -48,43 +36,21 @@ def run_facts(reader: "StoreReader", runs: Sequence[RunSummary]) -> dict[int, Ru
     settings, alerts = _settings(reader, keys), _alerts(reader, keys)
     functions = _functions(reader, keys)
     judges = {key: Judge.of(settings[key], functions[key]) for key in keys}
-    sampled, greedy = (_held_out(reader, settings, key) for key in ACCURACY)
-    training = _training(reader, {key: judge.function for key, judge in judges.items()})
-    changes = {run.key: changes_in_training(training.get(run.key, ()), run.step) for run in runs}
+    judged_points = _training(reader, judges)
+    points = {name: points_of(reader, keys, name) for name in HEALTH_METRICS}
     return {
-        run.key: RunFacts(
+        run.key: RunFacts.of(
+            settings[run.key],
+            {name: by_run.get(run.key, ()) for name, by_run in points.items()}
+            | {judges[run.key].metric: judged_points.get(run.key, ())},
+            judge=judges[run.key],
             step=run.step,
             active=run.active,
             error=run.error if run.status == "failed" else "",
             alerts=alerts[run.key],
-            held_out=sampled[run.key] or greedy[run.key],
-            greedy=greedy[run.key] if sampled[run.key] else (),
-            judge=judges[run.key],
-            training=changes[run.key][0],
-            lately=changes[run.key][1],
-            collapse=collapse_of(
-                training.get(run.key, ()), run.step, settings[run.key].get("rollout.prompts")
-            ),
         )
         for run in runs
     }
-
-
-def _held_out(
-    reader: "StoreReader", settings: Mapping[int, Mapping[str, Any]], key: str
-) -> dict[int, tuple[Evaluation, ...]]:
-    """The evaluations of runs by sampled or by greedy answers, as the metric is."""
-    runs = [*settings]
-    counts = reader.metric_summaries(runs, [count_of(key)])
-    names = (key, *rewards_beside(key))
-    points = {name: points_of(reader, runs, name) for name in names}
-    held_out = {}
-    for run in runs:
-        count = counts.get(run, {}).get(count_of(key))
-        answers = count.last if count else settings[run].get("evaluation.problems")
-        accuracy, *rewards = (points[name].get(run, ()) for name in names)
-        held_out[run] = evaluations(accuracy, answers, *rewards)
-    return held_out
 
 
 def _settings(reader: "StoreReader", keys: Sequence[int]) -> dict[int, dict[str, Any]]:
@@ -127,15 +93,15 @@ def _functions(reader: "StoreReader", keys: Sequence[int]) -> dict[int, list[str
     return metrics
 
 
-def _training(reader: "StoreReader", functions: Mapping[int, str]) -> dict[int, list[Point]]:
-    """The means of each run's function in the steps that its health depends on."""
+def _training(reader: "StoreReader", judges: Mapping[int, Judge]) -> dict[int, list[Point]]:
+    """The means of each run's judging function in the steps that its health depends on."""
     step, last = METRIC.c.step, RUN.c.step
     half = (last - last % SPAN) // 2
     steps = or_(step <= SPAN, (step > half - SPAN) & (step <= half), step > last - 2 * SPAN)
     points = dict[int, list[Point]]()
-    for function in {*functions.values()} - {""}:
-        runs = [run for run, name in functions.items() if name == function]
-        points |= points_of(reader, runs, f"rewards/{function}/mean", steps)
+    for metric in {judge.metric for judge in judges.values() if judge.function}:
+        runs = [run for run, judge in judges.items() if judge.metric == metric]
+        points |= points_of(reader, runs, metric, steps)
     return points
 
 

@@ -24,7 +24,7 @@ from grpo_engine.alerts.change import (
 )
 from grpo_engine.errors import ConfigError
 from grpo_engine.frozen import frozen
-from grpo_engine.metrics import function_of
+from grpo_engine.metrics import count_of, function_of
 from grpo_engine.rewards.right import RIGHT_OR_WRONG, Right
 
 ACCURACY = ("eval/accuracy", "eval/greedy/accuracy")
@@ -101,6 +101,11 @@ class Judge:
             return cls()
         return cls(shared=", ".join(name for name in trained if name not in unweighted))
 
+    @property
+    def metric(self) -> str:
+        """The mean of the function in training."""
+        return f"rewards/{self.function}/mean"
+
 
 @frozen
 class RunFacts:
@@ -122,6 +127,35 @@ class RunFacts:
     training: MetricChange | None = None
     lately: MetricChange | None = None
     collapse: MetricChange | None = None
+
+    @classmethod
+    def of(
+        cls,
+        settings: Mapping[str, Any],
+        points: Mapping[str, Iterable[Point]],
+        *,
+        judge: Judge,
+        step: int,
+        active: bool,
+        error: str,
+        alerts: Mapping[str, str],
+    ) -> "RunFacts":
+        """The facts of a run, from those of `HEALTH_METRICS` and the judge's that it has."""
+        rewarded = [*points.get(judge.metric, ())]
+        training, lately = changes_in_training(rewarded, step)
+        sampled, greedy = (_evaluations_of(key, settings, points) for key in ACCURACY)
+        return cls(
+            step=step,
+            active=active,
+            error=error,
+            alerts=alerts,
+            held_out=sampled or greedy,
+            greedy=greedy if sampled else (),
+            judge=judge,
+            training=training,
+            lately=lately,
+            collapse=collapse_of(rewarded, step, settings.get("rollout.prompts")),
+        )
 
     @property
     def falls(self) -> "list[Fall]":
@@ -381,10 +415,26 @@ def evaluations(
     return tuple(items)
 
 
-def rewards_beside(accuracy: str) -> tuple[str, str, str]:
+def _evaluations_of(
+    accuracy: str, settings: Mapping[str, Any], points: Mapping[str, Iterable[Point]]
+) -> tuple[Evaluation, ...]:
+    """The evaluations by sampled or by greedy answers, as the metric is."""
+    counts = [count for _, count in points.get(count_of(accuracy), ())]
+    answers = counts[-1] if counts else settings.get("evaluation.problems")
+    rewards = (points.get(name, ()) for name in _rewards_beside(accuracy))
+    return evaluations(points.get(accuracy, ()), answers, *rewards)
+
+
+def _rewards_beside(accuracy: str) -> tuple[str, str, str]:
     """The metrics of the held-out reward and of its interval beside one of `ACCURACY`."""
     reward = accuracy.removesuffix("accuracy") + "reward"
     return reward, f"{reward}_low", f"{reward}_high"
+
+
+# What the facts of a run are taken from, beside the metric of its judge.
+HEALTH_METRICS = tuple(
+    name for key in ACCURACY for name in (key, count_of(key), *_rewards_beside(key))
+)
 
 
 def collapse_of(points: Iterable[Point], step: int, prompts: object) -> MetricChange | None:

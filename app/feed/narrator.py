@@ -5,14 +5,12 @@ from collections.abc import Iterator, Mapping
 
 from grpo_engine.alerts.change import LIKELY, SPAN, MetricChange, change_of
 from grpo_engine.events import Group
-from grpo_engine.run_health import NEARLY_ALL, Judge, change_over
+from grpo_engine.run_health import NEARLY_ALL, change_over
 from grpo_tui.app.charts.series import DELTA_STEPS, Series
-from grpo_tui.app.feed.run_state import held_out_of
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.text.numbers import share, short, signed
 from grpo_tui.app.text.prompt_text import last_question
 from grpo_tui.app.text.words import count_of
-from grpo_tui.experiments.db.configs import flat
 from grpo_tui.experiments.values import AlertView, trainer_of
 
 LONGEST_PROMPT = 28
@@ -160,7 +158,7 @@ def _hacking(snapshot: Snapshot) -> str:
     curves = snapshot.reward_curves
     if not curves:
         return ""
-    judge = Judge.of(flat(snapshot.head.config), snapshot.series)
+    judge = snapshot.facts.judge
     right = judge.function
     if fallen := _fallen(snapshot):
         return fallen
@@ -213,7 +211,7 @@ def _lost(curves: Mapping[str, Series], right: str, weights: Mapping[str, float]
 
 def _held_out(snapshot: Snapshot) -> str:
     """Whether held-out accuracy, which is of no reward, rose as the reward did."""
-    measured, _ = held_out_of(snapshot.series, flat(snapshot.head.config))
+    measured = snapshot.facts.held_out
     if len(measured) < 2:
         if snapshot.active:
             return _too_early(snapshot)

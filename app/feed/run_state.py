@@ -9,22 +9,11 @@ import dataclasses
 import math
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grpo_engine import events as ev
-from grpo_engine.alerts.change import Evaluation
-from grpo_engine.metrics import count_of
-from grpo_engine.run_health import (
-    ACCURACY,
-    Judge,
-    RunFacts,
-    changes_in_training,
-    collapse_of,
-    evaluations,
-    health,
-    rewards_beside,
-)
+from grpo_engine.run_health import HEALTH_METRICS, Judge, RunFacts, health
 from grpo_tui.app.charts.series import Series
 from grpo_tui.app.feed.snapshot import ENDED, Head, LogLine, Request, Snapshot, Status, StepGroup
 from grpo_tui.app.text.event_text import sentence, severity
@@ -204,10 +193,14 @@ class RunState:
         settings, status, step = flat(head.config), self._values["status"], self._values["step"]
         judge = Judge.of(settings, series)
         failure = self._values.get("failure")
-        rewarded = [*_points(series.get(f"rewards/{judge.function}/mean"))]
-        training, lately = changes_in_training(rewarded, step)
-        held_out, greedy = held_out_of(series, settings)
-        return RunFacts(
+        return RunFacts.of(
+            settings,
+            {
+                name: zip(series[name].steps, series[name].values, strict=True)
+                for name in (*HEALTH_METRICS, judge.metric)
+                if name in series
+            },
+            judge=judge,
             step=step,
             active=status not in ENDED,
             error=f"{failure.error}: {failure.message}" if failure else "",
@@ -216,12 +209,6 @@ class RunState:
                 for alert in alerts
                 if alert.is_recent(step) and not alert.muted
             },
-            held_out=held_out,
-            greedy=greedy,
-            judge=judge,
-            training=training,
-            lately=lately,
-            collapse=collapse_of(rewarded, step, settings.get("rollout.prompts")),
         )
 
     def _sorted_alerts(self) -> tuple[AlertView, ...]:
@@ -327,24 +314,6 @@ class RunState:
         steps, values = self._new.setdefault(name, ([], []))
         steps.append(step)
         values.append(value)
-
-
-def held_out_of(
-    series: Mapping[str, Series], settings: Mapping[str, Any]
-) -> tuple[tuple[Evaluation, ...], tuple[Evaluation, ...]]:
-    """The evaluations of sampled answers, and of greedy ones: the first if there are no others."""
-    modes = []
-    for key in ACCURACY:
-        scored = series.get(count_of(key))
-        answers = scored.last if scored is not None else settings.get("evaluation.problems")
-        points, *rewards = (_points(series.get(name)) for name in (key, *rewards_beside(key)))
-        modes.append(evaluations(points, answers, *rewards))
-    sampled, greedy = modes
-    return (sampled, greedy) if sampled else (greedy, ())
-
-
-def _points(series: Series | None) -> Iterable[tuple[int, float]]:
-    return zip(series.steps, series.values, strict=True) if series is not None else ()
 
 
 def clock(at: float | None) -> str:

@@ -68,36 +68,23 @@ def compare(
     is the held-out accuracy, or a metric's value as in `reward=.9`, that the settings race to.
     Evaluations are the last ones up to there, or the last of all if a run has none up to there or
     if those are of unequal work.
-    With `values_at` the metrics alone are compared at another place.
+    With `values_at` the metrics alone are compared at another amount of work.
     """
     goal = threshold(reach)
     if axis:
         check_choice("axis", axis, AMOUNTS)
-    functions = [reader.functions(run.key) for run in runs]
-    versions = [
-        _versions(sources) | _files(reader.code(run.key), sources)
-        for run, sources in zip(runs, functions, strict=True)
-    ]
-    stored, settings = (
-        [
-            reader.settings(run.key, in_force=in_force) | of_run
-            for run, of_run in zip(runs, versions, strict=True)
-        ]
-        for in_force in (False, True)
-    )
-    if any(TRAINER in values for values in stored):
-        stored, settings = ([_THIS | values for values in both] for both in (stored, settings))
-    differing, by_recipe = _differences(settings, stored)
+    settings = _Settings.of(reader, runs)
+    differing, by_recipe = _differences(settings.in_force, settings.stored)
     keys = keys or _all_keys(reader, runs)
     order = [run.key for run in runs]
     full = reader.runs(archived=True, keys=order, metrics=keys)
     runs = sorted(full, key=lambda run: order.index(run.key))
     base = next((run for run in runs if baseline and run.key == baseline.key), None)
-    steps, position = _equal_steps(reader, runs, axis, at)
-    alike = _alike(runs, settings, {item.path for item in differing})
-    changed = {"name", *(item.path for item in (*differing, *by_recipe))}
-    last, limit = _last_evaluations(reader, runs, steps, axis), position
+    steps, limit = _equal_steps(reader, runs, axis, at)
+    last = _last_evaluations(reader, runs, steps, axis)
+    alike = _alike(runs, settings.in_force, {item.path for item in differing})
     groups = _compared(alike, base or runs[0])
+    position = limit
     if values_at is not None:
         steps, position = _equal_steps(reader, runs, axis, values_at)
     return Comparison(
@@ -108,12 +95,8 @@ def compare(
         cut_at=limit if last.cut else "",
         differing=differing,
         by_recipe=by_recipe,
-        sources=_sources(runs, functions, runs.index(base or runs[0])),
-        same={
-            path: value
-            for path, value in settings[0].items()
-            if not (path in changed or any(_is_unrecorded(values, path) for values in settings))
-        },
+        sources=_sources(runs, settings.functions, runs.index(base or runs[0])),
+        same=settings.same({"name", *(item.path for item in (*differing, *by_recipe))}),
         metrics=tuple(
             _metric(reader, runs, base, key, steps, comparable=not reads_rewards(key, differing))
             for key in keys
@@ -122,6 +105,43 @@ def compare(
         rankings=_rankings(reader, groups, last.by_run, goal, _varied(runs, differing)),
         notes=tuple(_reasons(reader, groups, last.by_run)),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    """The settings of runs as they are stored and in force, and the functions among them."""
+
+    functions: Sequence[Mapping[str, Any]]
+    stored: Sequence[Settings]
+    in_force: Sequence[Settings]
+
+    @classmethod
+    def of(cls, reader: "StoreReader", runs: Runs) -> "_Settings":
+        """Read the settings; code files and the trainer are compared as settings are."""
+        functions = [reader.functions(run.key) for run in runs]
+        versions = [
+            _versions(sources) | _files(reader.code(run.key), sources)
+            for run, sources in zip(runs, functions, strict=True)
+        ]
+        stored, in_force = (
+            [
+                reader.settings(run.key, in_force=in_force) | of_run
+                for run, of_run in zip(runs, versions, strict=True)
+            ]
+            for in_force in (False, True)
+        )
+        if any(TRAINER in values for values in stored):
+            stored, in_force = ([_THIS | values for values in both] for both in (stored, in_force))
+        return cls(functions, stored, in_force)
+
+    def same(self, changed: Collection[str]) -> dict[str, Any]:
+        """The settings that all runs have alike."""
+        return {
+            path: value
+            for path, value in self.in_force[0].items()
+            if path not in changed
+            and not any(_is_unrecorded(values, path) for values in self.in_force)
+        }
 
 
 @dataclass(frozen=True, slots=True)

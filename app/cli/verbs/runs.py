@@ -2,6 +2,7 @@
 
 import sys
 import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from grpo_engine.run_health import Health
     from grpo_tui.app.text.run_columns import Outcome, RunColumn
     from grpo_tui.experiments.store import ExperimentStore
-    from grpo_tui.experiments.values import AlertView, PostMortem, RunSummary
+    from grpo_tui.experiments.values import AlertView, PostMortem, RunDetail, RunSummary
 
 ALERT_FIELDS = (
     "key",
@@ -38,6 +39,7 @@ ALERT_FIELDS = (
     "remedy",
     "muted",
 )
+ENDED_BADLY = ("lost", "stalled", "unknown", "aborted", "failed")
 
 app = typer.Typer(
     help="List runs; show, rename, tag, note, archive, delete, import. Without a command it is "
@@ -135,62 +137,81 @@ def show(
 
     Example: grpo-tui runs show @last --json
     """
-    import dataclasses
-
-    from grpo_tui.app.page.facts import gather, tables
-    from grpo_tui.app.text.event_text import device_text
-    from grpo_tui.app.text.run_text import files_text
+    from grpo_tui.app.page.facts import gather
     from grpo_tui.experiments.post_mortem import post_mortem
 
     with reading() as reader:
         summary = reader.resolve(run)
-        detail, code = reader.run(summary.key), reader.code(summary.key)
-        alerts = reader.alerts(summary.key)
-        ended_badly = summary.status in ("lost", "stalled", "unknown", "aborted", "failed")
-        mortem = post_mortem(reader, summary.key) if ended_badly else None
-        content = gather(reader, summary)
-    if as_json:
-        print_json(
-            content["run"]
-            | {
-                "health": content["health"],
-                "health_reason": content["health_reason"],
-                "begun_from": detail.descent,
-                "origin": detail.origin,
-                "files": detail.files and dataclasses.asdict(detail.files),
-                "config": detail.config,
-                "versions": detail.versions,
-                "code": code,
-                "folder": detail.folder,
-                "attempts": [dataclasses.asdict(item) for item in detail.attempts],
-                "alerts": [{name: getattr(item, name) for name in ALERT_FIELDS} for item in alerts],
-                "post_mortem": mortem and dataclasses.asdict(mortem),
-            }
+        shown = _Shown(
+            content=gather(reader, summary),
+            detail=reader.run(summary.key),
+            code=reader.code(summary.key),
+            alerts=reader.alerts(summary.key),
+            end=post_mortem(reader, summary.key) if summary.status in ENDED_BADLY else None,
         )
-        return
+    if as_json:
+        print_json(_json_of(shown))
+    else:
+        _print_run(shown, all_settings=all_settings)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What `runs show` has of a run, as a text or as JSON."""
+
+    content: dict[str, Any]  # that of its report
+    detail: "RunDetail"
+    code: "Mapping[str, Any]"
+    alerts: "Sequence[AlertView]"
+    end: "PostMortem | None"
+
+
+def _json_of(shown: _Shown) -> dict[str, Any]:
+    content, detail = shown.content, shown.detail
+    return {
+        **content["run"],
+        "health": content["health"],
+        "health_reason": content["health_reason"],
+        "begun_from": detail.descent,
+        "origin": detail.origin,
+        "files": detail.files and asdict(detail.files),
+        "config": detail.config,
+        "versions": detail.versions,
+        "code": shown.code,
+        "folder": detail.folder,
+        "attempts": [asdict(item) for item in detail.attempts],
+        "alerts": [{name: getattr(item, name) for name in ALERT_FIELDS} for item in shown.alerts],
+        "post_mortem": shown.end and asdict(shown.end),
+    }
+
+
+def _print_run(shown: _Shown, *, all_settings: bool) -> None:
+    from grpo_tui.app.page.facts import tables
+    from grpo_tui.app.text.event_text import device_text
+    from grpo_tui.app.text.run_text import files_text
+
+    content, detail = shown.content, shown.detail
     device = content["run"]["device"]
     fields = content["run"] | {
         "health": f"{content['health']}: {content['health_reason']}",
         "device": device and device_text(device),
         "begun_from": detail.descent,
         "origin": detail.origin,
-        "code": ", ".join(map(_commit, code.items())),
+        "code": ", ".join(map(_commit, shown.code.items())),
     }
     fields["elapsed"] = fields["elapsed"] or None  # its trainer may have recorded no times
     print_fields({k: v for k, v in fields.items() if " " not in k and v not in ("", None)})
     for label, text in files_text(detail.files):
         print_text(f"{label}: {text}")
-    content["alerts"] = []
-    if all_settings:
-        content["settings"] = detail.settings
-    for title, rows in tables(content).items():
+    settings = detail.settings if all_settings else content["settings"]
+    for title, rows in tables({**content, "settings": settings, "alerts": []}).items():
         if rows:
             print_text(f"\n{title}")
             print_table(rows)
-    for alert in alerts:
+    for alert in shown.alerts:
         _print_alert(alert)
-    if mortem is not None:
-        _print_end(summary, mortem)
+    if shown.end is not None:
+        _print_end(detail.summary, shown.end)
 
 
 def _commit(version: "tuple[str, Mapping[str, Any]]") -> str:

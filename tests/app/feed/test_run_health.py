@@ -9,7 +9,7 @@ import pytest
 
 from grpo_engine import events as ev
 from grpo_engine.alerts.change import Evaluation, MetricChange
-from grpo_engine.run_health import health
+from grpo_engine.run_health import Judge, RunFacts, health
 from grpo_tui.app.charts.series import Series
 from grpo_tui.app.feed.feed import Session
 from grpo_tui.app.feed.narrator import narrate
@@ -103,7 +103,10 @@ def test_watch_says_first_that_answers_became_worse() -> None:
         Evaluation(step=10 * i, accuracy=a, answers=200) for i, a in enumerate((0.6, 0.4))
     )
     curves = {"rewards/accuracy/mean": Series.of("rewards/accuracy/mean", (1, 2), (0.5, 0.5))}
-    shown = Snapshot(status="completed", step=16, series=curves, head=Head(config=CONFIG))
+    facts = RunFacts(step=16, active=False, judge=Judge(function="accuracy"))
+    shown = Snapshot(
+        status="completed", step=16, series=curves, head=Head(config=CONFIG), facts=facts
+    )
 
     def sentences(**facts: object) -> tuple[str, ...]:
         return narrate(replace(shown, facts=replace(shown.facts, **facts)))  # type: ignore[arg-type]

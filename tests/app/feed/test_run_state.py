@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_engine import events as ev
+from grpo_engine.run_health import Judge, RunFacts
 from grpo_tui.app.charts.series import Series
 from grpo_tui.app.feed.narrator import narrate, steps_of
 from grpo_tui.app.feed.run_state import RunState
@@ -20,6 +21,7 @@ from grpo_tui.app.text.numbers import short
 from grpo_tui.app.tui.screens.watch.render import phase_line
 from grpo_tui.app.tui.screens.watch.state import charts_of, matching
 from grpo_tui.experiments.board import Board
+from grpo_tui.experiments.db.configs import flat
 from grpo_tui.experiments.values import AlertView, BoardView
 from tests.app.script import Script, evaluation, started
 from tests.experiments import made
@@ -411,8 +413,23 @@ def rewarded(*, right: Sequence[float], form: Sequence[float], **more: Any) -> s
     for name, values in (("accuracy", right), ("format", form)):
         series[f"rewards/{name}/mean"] = curve_of(f"rewards/{name}/mean", values)
     snapshot = Snapshot(status="running", step=20, groups=folded().groups, series=series)
-    snapshot = replace(snapshot, **{"head": BUILT_IN, **more})
+    snapshot = with_facts(replace(snapshot, **{"head": BUILT_IN, **more}))
     return " ".join(one for one in narrate(snapshot) if "hacking" in one)
+
+
+def with_facts(snapshot: Snapshot) -> Snapshot:
+    """The snapshot with what follows from its settings and curves."""
+    settings = flat(snapshot.head.config)
+    facts = RunFacts.of(
+        settings,
+        {name: [*zip(s.steps, s.values, strict=True)] for name, s in snapshot.series.items()},
+        judge=Judge.of(settings, snapshot.series),
+        step=snapshot.step,
+        active=snapshot.active,
+        error="",
+        alerts={},
+    )
+    return replace(snapshot, facts=facts)
 
 
 def test_the_narrator_says_whether_the_reward_is_hacked_also_when_it_is_not() -> None:
@@ -470,7 +487,8 @@ def test_the_narrator_judges_the_users_own_reward_by_held_out_numbers_if_they_ar
             name: curve_of(name, values) for name, values in curves.items() if values
         }
         snapshot = Snapshot(status="running", step=20, groups=folded().groups, series=series)
-        return next(one for one in narrate(replace(snapshot, head=own)) if "hacking" in one)
+        snapshot = with_facts(replace(snapshot, head=own))
+        return next(one for one in narrate(snapshot) if "hacking" in one)
 
     others = {"eval/rewards/numeric_answer/mean": (0.4, 0.8)}
     assert sentence(0.37, 0.84, **others) == (
