@@ -4,6 +4,7 @@ each error.
 
 import json
 import math
+import re
 import stat
 from collections.abc import Iterator, Mapping
 from itertools import count, islice
@@ -16,6 +17,7 @@ from grpo_engine.frozen import frozen
 from grpo_tui.experiments.errors import ImportRefusedError
 
 MOST_FILES = 200_000
+LARGEST_STEP = 10_000_000
 LONGEST_LINE = 1 << 26  # bytes: a dialogue with all its tokens and their numbers
 AGAIN = "correct it or take it out, and import again"
 
@@ -77,6 +79,12 @@ class Folder:
                 f"{self.path} has more than {MOST_FILES:,} files {pattern}; name the run's folder"
             )
         return sorted(path for path in matches if self._is_file(path))
+
+    def by_step(self, pattern: str, number: re.Pattern[str], *, least: int = 1) -> dict[int, Path]:
+        """The files by the step in their names, which is the first group of `number`."""
+        matches = ((number.fullmatch(path.name), path) for path in self.files(pattern))
+        steps = {int(match[1]): path for match, path in matches if match}
+        return {step: steps[step] for step in sorted(steps) if least <= step <= LARGEST_STEP}
 
     def _is_file(self, path: Path) -> bool:
         """Whether it is a file that can be read without waiting, as from a pipe."""

@@ -9,7 +9,7 @@ from grpo_tui.foreign.files import Folder
 from grpo_tui.foreign.nemo_rl import NEMO
 from grpo_tui.foreign.prime_rl import PRIME_RL
 from grpo_tui.foreign.reader import Format, Reader
-from grpo_tui.foreign.trackio import SQLITE, TRACKIO
+from grpo_tui.foreign.trackio import TRACKIO, is_database, project_columns
 from grpo_tui.foreign.trl import TRL
 from grpo_tui.foreign.verifiers import VERIFIERS
 from grpo_tui.foreign.verl import VERL
@@ -21,9 +21,7 @@ def is_foreign(path: Path) -> bool:
     """Whether a path is not that of a store, nor of nothing."""
     if not path.is_file():
         return path.is_dir()
-    with path.open("rb") as file:
-        is_database = file.read(len(SQLITE)) == SQLITE
-    return not is_database or bool(recognised(path))
+    return not is_database(path) or bool(project_columns(path))
 
 
 def recognised(path: Path) -> Sequence[Reader]:

@@ -5,31 +5,27 @@ A line has each field as a list of one element, as `log_batched_dict_as_jsonl` c
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from grpo_engine.events import Span
 from grpo_tui import record
 from grpo_tui.foreign.files import Folder, Row, finite, first_row, rows
 from grpo_tui.foreign.messages import Message, answer_of, split
-from grpo_tui.foreign.reader import LARGEST_STEP, Format, Step, evaluation_of, in_groups
+from grpo_tui.foreign.reader import OF_TOKENS, Format, Reader, Step, evaluation_of, in_groups
 
-FILE: Final = re.compile(r"(train|val)_data_step(\d{1,8})\.jsonl")
 NO_SETTING: Final = "NeMo-RL has no setting that writes them to files"
+RESPONSES: Final = "leave env.should_log_nemo_gym_responses off"
 
 
-class NemoReader:
-    format, trainer = "NeMo-RL", "NeMo-RL"
-    settings: Mapping[str, Any] = {}
-    remedies: Mapping[str, str] = {
-        "answers": "leave env.should_log_nemo_gym_responses off",
+class NemoReader(Reader):
+    format = trainer = "NeMo-RL"
+    remedies: ClassVar = {
+        **dict.fromkeys(("answers", "advantages", *OF_TOKENS), RESPONSES),
         "rewards by function": NO_SETTING,
         "reference solutions": NO_SETTING,
-        "advantages": "leave env.should_log_nemo_gym_responses off",
-        "tokens": "leave env.should_log_nemo_gym_responses off",
-        "the sampler's log-probabilities": "leave env.should_log_nemo_gym_responses off",
         "the trainer's log-probabilities": "loss_fn.force_on_policy_ratio=false computes them",
         "the reference's log-probabilities": NO_SETTING,
         "entropy by token": NO_SETTING,
@@ -38,15 +34,19 @@ class NemoReader:
     }
 
     def __init__(self, folder: Folder) -> None:
-        self.folder, self.path = folder, folder.path
-        self.name = folder.path.stem if folder.path.is_file() else folder.path.name
-        self.files: dict[str, dict[int, Path]] = {"train": {}, "val": {}}
+        super().__init__(folder.path)
+        self.folder = folder
+        self.files: dict[str, dict[int, Path]] = {}
 
     def steps(self) -> dict[int, tuple[int, ...]]:
-        for path in self.folder.files("*_data_step*.jsonl"):
-            match = FILE.fullmatch(path.name)
-            if match and (match[1] == "train") <= int(match[2]) <= LARGEST_STEP:
-                self.files[match[1]][int(match[2])] = path
+        self.files = {
+            kind: self.folder.by_step(
+                f"{kind}_data_step*.jsonl",
+                re.compile(rf"{kind}_data_step(\d{{1,8}})\.jsonl"),
+                least=kind == "train",
+            )
+            for kind in ("train", "val")
+        }
         steps = sorted({step for files in self.files.values() for step in files})
         return {
             step: tuple(

@@ -10,14 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from grpo_engine.events import Finish, Origin, Span
 from grpo_engine.frozen import frozen
 from grpo_tui import record
-from grpo_tui.foreign.files import Folder, Row, finite, first_row, rows
+from grpo_tui.foreign.files import LARGEST_STEP, Folder, Row, finite, first_row, rows
 from grpo_tui.foreign.messages import answer_of, prompt_of, text_of
-from grpo_tui.foreign.reader import LARGEST_STEP, Format, Step, evaluation_of
+from grpo_tui.foreign.reader import Format, Reader, Step, evaluation_of
 from grpo_tui.foreign.streams import SEALED, Place, Stream
 
 MONITOR: Final = "monitors/file"
@@ -42,10 +42,9 @@ FINISHES: Final[Mapping[str, Finish]] = {
 }
 
 
-class PrimeReader:
-    format, trainer = "prime-rl", "prime-rl"
-    settings: Mapping[str, Any] = {}
-    remedies: Mapping[str, str] = {
+class PrimeReader(Reader):
+    format = trainer = "prime-rl"
+    remedies: ClassVar = {
         "rewards": "give the environment's taskset a @reward",
         "rewards by function": "give the environment's taskset a @reward",
         "reference solutions": "give the task's data an answer",
@@ -60,7 +59,8 @@ class PrimeReader:
     }
 
     def __init__(self, folder: Folder) -> None:
-        self.folder, self.path, self.name = folder, folder.path, folder.path.name
+        super().__init__(folder.path, folder.path.name)
+        self.folder = folder
         self._episodes = Stream(folder, *(f"{TRACES}/stream{end}" for end in ENDS))
         self._updates = Stream(folder, *(f"{TRACES}/annotations/*{end}" for end in ENDS))
         self._logged = Stream(folder, f"{MONITOR}/metrics.jsonl", "metrics.jsonl")

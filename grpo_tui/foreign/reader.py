@@ -1,18 +1,26 @@
 """What a format of another trainer gives: its finished steps, and what they lack."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final
 
 from grpo_engine import events as ev
 from grpo_engine.frozen import frozen
 from grpo_tui import record
 from grpo_tui.foreign.files import Folder
 
-LARGEST_STEP = 10_000_000
+# What may be recorded of tokens; a format has mostly one answer to why it is missing.
+OF_TOKENS: Final = (
+    "tokens",
+    "the sampler's log-probabilities",
+    "the trainer's log-probabilities",
+    "the reference's log-probabilities",
+    "entropy by token",
+)
 
 
 @frozen
@@ -34,23 +42,26 @@ class Step:
     evaluations: Sequence[Evaluation] = ()
 
 
-class Reader(Protocol):
+class Reader(ABC):
     """The run of one folder or file; it is asked again and again while this grows."""
 
     format: str  # as in the run's settings: what recognises the run at its next import
     trainer: str
-    path: Path
-    name: str  # of the run, if the user gives none
-    settings: Mapping[str, Any]  # by the names of this program, or as the trainer has them
-    remedies: Mapping[str, str]  # by what may be missing: what would record it
+    remedies: ClassVar[Mapping[str, str]]  # by what may be missing: what would record it
+    settings: Mapping[str, Any] = {}  # by the names of this program, or as the trainer has them
 
+    def __init__(self, path: Path, name: str = "") -> None:
+        self.path = path
+        # That of the run, if the user gives none.
+        self.name = name or (path.stem if path.is_file() else path.name)
+
+    @abstractmethod
     def steps(self) -> Mapping[int, Any]:
         """The steps that exist now, in order, each with a value that changes as it grows."""
-        ...
 
-    def read(self, step: int) -> Step:
+    @abstractmethod
+    def read(self, step: int, /) -> Step:
         """Read a step; UnfinishedError if it is not written to its end."""
-        ...
 
 
 @frozen

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from grpo_engine import events as ev
 from grpo_engine.config.parse import SECTIONS
@@ -23,9 +23,9 @@ from grpo_engine.frozen import frozen
 from grpo_tui import record
 from grpo_tui.experiments.db.connection import open_foreign
 from grpo_tui.experiments.errors import ImportRefusedError, StoreError
-from grpo_tui.foreign.files import AGAIN, Folder, finite, parsed
+from grpo_tui.foreign.files import AGAIN, LARGEST_STEP, Folder, finite, parsed
 from grpo_tui.foreign.messages import Message, answer_of, split
-from grpo_tui.foreign.reader import LARGEST_STEP, Evaluation, Format, Step, evaluation_of
+from grpo_tui.foreign.reader import OF_TOKENS, Evaluation, Format, Reader, Step, evaluation_of
 
 COLUMNS: Final[Mapping[str, set[str]]] = {
     "metrics": {"id", "run_name", "step", "metrics"},
@@ -45,10 +45,10 @@ FINISHES: Final[frozenset[Any]] = frozenset(typing.get_args(ev.Finish))
 NO_PLACE: Final = "trackio's traces have no place for them"
 
 
-class TrackioReader:
+class TrackioReader(Reader):
     """One run of a project."""
 
-    remedies: Mapping[str, str] = {
+    remedies: ClassVar = {
         "answers": "give trackio.log a trackio.Trace for each; with report_to='trackio' TRL's "
         "asynchronous GRPO does",
         "rewards": "give a trace the metadata reward",
@@ -57,15 +57,12 @@ class TrackioReader:
         "advantages": "give a trace the metadata advantage",
         "metrics": "give numbers to trackio.log",
         "held-out evaluations": "log metrics or traces whose names begin with eval/ or val/",
-        "tokens": NO_PLACE,
-        "the sampler's log-probabilities": NO_PLACE,
-        "the trainer's log-probabilities": NO_PLACE,
-        "the reference's log-probabilities": NO_PLACE,
-        "entropy by token": NO_PLACE,
+        **dict.fromkeys(OF_TOKENS, NO_PLACE),
     }
 
     def __init__(self, path: Path, column: str, value: str, name: str) -> None:
-        self.path, self.name, self.format = path, name, f"trackio {value}"
+        super().__init__(path, name)
+        self.format = f"trackio {value}"
         self._where, self._value = f"{column} = ?", value
         self._read_to = 0  # the last row of metrics that was looked at
         # The rows of metrics by step: by the trainer's own number, and by trackio's.
@@ -284,13 +281,17 @@ def tables(conn: sqlite3.Connection) -> dict[str, set[str]]:
     return columns
 
 
-def _columns(path: Path) -> dict[str, set[str]]:
-    """trackio's tables in a file; none if it is another program's, or damaged."""
+def is_database(path: Path) -> bool:
     with path.open("rb") as file:
-        if file.read(len(SQLITE)) != SQLITE:
-            return {}
-    with suppress(ImportRefusedError), opened(path) as conn:
-        return tables(conn)
+        return file.read(len(SQLITE)) == SQLITE
+
+
+def project_columns(path: Path) -> dict[str, set[str]]:
+    """A project's tables with their columns; none if the file is no project, or damaged."""
+    if is_database(path):
+        with suppress(ImportRefusedError), opened(path) as conn:
+            columns = tables(conn)
+            return columns if {"metrics", "configs"} <= columns.keys() else {}
     return {}
 
 
@@ -353,8 +354,7 @@ def open_runs(folder: Folder) -> list[TrackioReader]:
     """Every run of a project, or of all projects in a folder."""
     readers = []
     for path in folder.files("*" if folder.path.is_file() else "*.db"):
-        columns = _columns(path)
-        if not {"metrics", "configs"} <= columns.keys():
+        if not (columns := project_columns(path)):
             continue
         with opened(path) as conn:
             by_id = all("run_id" in names for names in columns.values())

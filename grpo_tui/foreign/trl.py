@@ -13,12 +13,12 @@ from math import fsum
 from operator import mul
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from grpo_tui import record
 from grpo_tui.experiments.errors import ImportRefusedError
-from grpo_tui.foreign.files import AGAIN, Folder, Row, UnfinishedError, finite, parsed
-from grpo_tui.foreign.reader import LARGEST_STEP, Evaluation, Format, Step, in_groups
+from grpo_tui.foreign.files import AGAIN, LARGEST_STEP, Folder, Row, UnfinishedError, finite, parsed
+from grpo_tui.foreign.reader import OF_TOKENS, Evaluation, Format, Reader, Step, in_groups
 
 FILE: Final = re.compile(r"completions_(\d{5,8})\.parquet")
 FIELDS: Final = frozenset({"step", "prompt", "completion", "advantage", "images"})
@@ -29,28 +29,22 @@ MAGIC: Final = b"PAR1"  # a Parquet file begins and ends with it
 LIVE: Final = "TRL writes none; `grpo_tui.trl.watch(trainer)` records them as it trains"
 
 
-class TrlReader:
+class TrlReader(Reader):
     format, trainer = "TRL completions", "TRL"
-    settings: Mapping[str, Any] = {}
-    remedies: Mapping[str, str] = {
+    remedies: ClassVar = {
         "answers": "log_completions=True",
         "rewards": "those of several functions need the weights: save a checkpoint (save_steps), "
         "and leave reward_weights at 1",
-        "reference solutions": LIVE,
-        "tokens": LIVE,
-        "the sampler's log-probabilities": LIVE,
-        "the trainer's log-probabilities": LIVE,
-        "the reference's log-probabilities": LIVE,
-        "entropy by token": LIVE,
+        **dict.fromkeys(("reference solutions", *OF_TOKENS), LIVE),
         "metrics": "TRL writes them with each checkpoint (save_steps) to output_dir, which is the "
         "folder to import",
         "held-out evaluations": "eval_strategy and a checkpoint after it",
     }
 
     def __init__(self, folder: Folder) -> None:
-        self.folder, self.path = folder, folder.path
         inside = FILE.fullmatch(folder.path.name) or folder.path.name == "completions"
-        self.name = folder.path.parent.name if inside else folder.path.name
+        super().__init__(folder.path, (folder.path.parent if inside else folder.path).name)
+        self.folder = folder
         self.files: dict[int, Path] = {}
         self.names: set[str] = set()  # of what was logged
         self._logged: dict[int, dict[str, float]] = {}
@@ -58,10 +52,8 @@ class TrlReader:
 
     def steps(self) -> dict[int, Any]:
         self.files = {
-            int(match[1]): path
-            for pattern in ("*.parquet", "completions/*.parquet")
-            for path in self.folder.files(pattern)
-            if (match := FILE.fullmatch(path.name)) and 0 < int(match[1]) <= LARGEST_STEP
+            **self.folder.by_step("*.parquet", FILE),
+            **self.folder.by_step("completions/*.parquet", FILE),
         }
         self._read_state()
         return {

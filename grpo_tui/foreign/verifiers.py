@@ -7,7 +7,7 @@ to 0.1 rows in `results.jsonl` and the settings `metadata.json`.
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from grpo_engine.events import Finish
 from grpo_tui import record
@@ -15,7 +15,7 @@ from grpo_tui.experiments.errors import ImportRefusedError
 from grpo_tui.foreign.files import AGAIN, Folder, Row, finite, first_row, parsed, rows
 from grpo_tui.foreign.messages import Message, answer_of, prompt_of
 from grpo_tui.foreign.prime_rl import groups_of, traces_of
-from grpo_tui.foreign.reader import Format, Step, evaluation_of
+from grpo_tui.foreign.reader import OF_TOKENS, Format, Reader, Step, evaluation_of
 
 EPISODES: Final = "traces.jsonl"
 ROWS: Final = "results.jsonl"
@@ -30,33 +30,29 @@ NOT_TRAINED: Final = "an evaluation trains nothing"
 TOKENS: Final = "evaluate through prime-rl, whose renderer gives token ids"
 
 
-class VerifiersReader:
+class VerifiersReader(Reader):
     """An evaluation, which is step 0: before a training."""
 
-    format, trainer = "verifiers", "verifiers"
-    remedies: Mapping[str, str] = {
+    format = trainer = "verifiers"
+    remedies: ClassVar = {
         "rewards": "give the environment a reward function",
         "rewards by function": "give the environment a reward function",
         "reference solutions": "give the tasks an answer",
-        "advantages": NOT_TRAINED,
+        **dict.fromkeys(("advantages", *OF_TOKENS, "metrics"), NOT_TRAINED),
         "tokens": TOKENS,
         "the sampler's log-probabilities": TOKENS,
-        "the trainer's log-probabilities": NOT_TRAINED,
-        "the reference's log-probabilities": NOT_TRAINED,
-        "entropy by token": NOT_TRAINED,
-        "metrics": NOT_TRAINED,
     }
 
     def __init__(self, folder: Folder, file: Path) -> None:
-        self.path, self.file = folder.path, file
-        self.name = file.parent.name
+        super().__init__(folder.path, file.parent.name)
+        self.file = file
         self._config = _config(folder)
         sampling = _dict(self._config.get("sampling", self._config.get("sampling_args")))
         temperature = finite(sampling.get("temperature"))
         self._sampling = {} if temperature is None else {"temperature": temperature}
         model = self._config.get("model")
         plain = (str, int, float, bool)
-        self.settings: Mapping[str, Any] = {
+        self.settings = {
             **{k: v for k, v in self._config.items() if isinstance(v, plain) and k != "model"},
             **({"sampling": sampling} if sampling else {}),
             **({"model.path": model} if isinstance(model, str) else {}),
@@ -65,7 +61,7 @@ class VerifiersReader:
     def steps(self) -> dict[int, int]:
         return {0: self.file.stat().st_size}
 
-    def read(self, step: int) -> Step:  # noqa: ARG002 - there is one
+    def read(self, _step: int, /) -> Step:
         items = rows(self.file)
         if self.file.name == EPISODES:
             groups = groups_of([*traces_of(items)], "eval", self._sampling)

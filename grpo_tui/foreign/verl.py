@@ -1,13 +1,13 @@
 """verl's `trainer.rollout_data_dir`: a file for each step, a line for each answer."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import ClassVar, Final
 
 from grpo_tui import record
 from grpo_tui.foreign.files import Folder, Row, UnfinishedError, first_row, rows
-from grpo_tui.foreign.reader import LARGEST_STEP, Format, Step, in_groups
+from grpo_tui.foreign.reader import OF_TOKENS, Format, Reader, Step, in_groups
 
 FILE: Final = re.compile(r"(\d{1,8})\.jsonl")
 FIELDS: Final = frozenset({"input", "output", "gts", "score", "step", "request_id", "uid"})
@@ -16,35 +16,25 @@ SAMPLE: Final = re.compile(r"(.+)_\d+_\d+")
 NO_SETTING: Final = "verl has no setting that writes them to files"
 
 
-class VerlReader:
-    format, trainer = "verl", "verl"
-    settings: Mapping[str, Any] = {}
-    remedies: Mapping[str, str] = {
+class VerlReader(Reader):
+    format = trainer = "verl"
+    remedies: ClassVar = {
         "rewards by function": "let the reward function return a dict with the parts beside score",
         "reference solutions": "give the data set reward_model.ground_truth",
-        "advantages": NO_SETTING,
-        "tokens": NO_SETTING,
-        "the sampler's log-probabilities": NO_SETTING,
-        "the trainer's log-probabilities": NO_SETTING,
-        "the reference's log-probabilities": NO_SETTING,
-        "entropy by token": NO_SETTING,
+        **dict.fromkeys(("advantages", *OF_TOKENS), NO_SETTING),
         "metrics": "verl gives them to its loggers (trainer.logger) only",
         "held-out evaluations": "verl writes them to trainer.validation_data_dir, which is a run "
         "of its own here",
     }
 
     def __init__(self, folder: Folder) -> None:
-        self.folder, self.path = folder, folder.path
-        self.name = folder.path.stem if folder.path.is_file() else folder.path.name
+        super().__init__(folder.path)
+        self.folder = folder
         self._files: dict[int, Path] = {}
 
     def steps(self) -> dict[int, int]:
-        self._files = {
-            int(match[1]): path
-            for path in self.folder.files("*.jsonl")
-            if (match := FILE.fullmatch(path.name)) and 0 < int(match[1]) <= LARGEST_STEP
-        }
-        return {step: self._files[step].stat().st_size for step in sorted(self._files)}
+        self._files = self.folder.by_step("*.jsonl", FILE)
+        return {step: path.stat().st_size for step, path in self._files.items()}
 
     def read(self, step: int) -> Step:
         if not (items := list(rows(self._files[step]))):
