@@ -14,7 +14,7 @@ from grpo_tui.experiments.store import ExperimentStore
 
 METRICS = 40
 RARE, PHRASE, BURIED = "zyzzyva", "so the answer", "the of and"
-_WORDS = (  # noqa: SIM905 - one word a line would be a page
+_WORDS = (
     "the of and to is so we have plus minus times answer step first then add carry sum digit "
     "number check result equals left right both sides again because which gives total"
 ).split()

@@ -44,7 +44,7 @@ class VerbGroup(StrictGroup):
         except KeyboardInterrupt as error:  # typer would end without a word
             raise typer.Exit(exit_codes.report(error, sys.stderr)) from error
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - click's signature
+    def format_commands(self, _ctx: Any, formatter: Any) -> None:
         width = max(map(len, self.verbs))
         for section, verbs in groupby(VERBS, attrgetter("section")):
             with formatter.section(section):

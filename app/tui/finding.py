@@ -26,7 +26,7 @@ from grpo_tui.experiments.values import RunSummary
 MAX_RUNS, MAX_HITS = 1000, 50
 PARTS = re.compile(r"[^\w+-]+")
 # Words of a question that do not say what it is about.
-SMALL_WORDS = (  # noqa: SIM905 - one word a line would be a page
+SMALL_WORDS = (
     "a an and are be did do does for have how i in is it my of on or that the this to was what "
     "where which why with would"
 ).split()

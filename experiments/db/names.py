@@ -8,14 +8,14 @@ from uuid import UUID
 
 _BASE32 = "0123456789abcdefghjkmnpqrstvwxyz"
 
-_ADJECTIVES = (  # noqa: SIM905 - a list would take one line per word
+_ADJECTIVES = (
     "amber bold brave brisk calm clear clever cosy crisp eager early fair fleet fond frank fresh "
     "gentle glad golden grand happy hardy honest humble jolly keen kind late light lively loyal "
     "lucid lucky mellow merry mild neat nimble noble patient plain polite proud pure quick quiet "
     "rapid ready royal sage serene sharp silent silver smooth snug sober solid steady still sunny "
     "swift tall tidy tender true vivid warm wise witty young zesty"
 ).split()
-_ANIMALS = (  # noqa: SIM905 - as above
+_ANIMALS = (
     "badger bear beaver bison bittern boar buck crane crow curlew deer dipper dove duck eagle eel "
     "egret elk falcon ferret finch fox frog gannet goose grebe gull hare hawk heron ibex jay kite "
     "lark linnet lizard lynx magpie marten mole moose moth newt ocelot orca osprey otter owl "

@@ -79,10 +79,10 @@ class Readable:
         super().__init__(**options)
         self.column = column  # table.column, known once the column belongs to a table
 
-    def bind_processor(self, dialect: Any) -> Convert | None:  # noqa: ARG002
+    def bind_processor(self, _dialect: Any) -> Convert | None:
         return self.write
 
-    def result_processor(self, dialect: Any, coltype: Any) -> Convert:  # noqa: ARG002
+    def result_processor(self, _dialect: Any, _coltype: Any) -> Convert:
         return self.convert
 
     def convert(self, stored: Any) -> Any:

@@ -69,7 +69,7 @@ def log_run(
 
 
 @contextmanager
-def tensorboard(reader: StoreReader, run: RunSummary, out: Path, live: bool) -> Iterator[Add]:  # noqa: ARG001 - as the others
+def tensorboard(_reader: StoreReader, run: RunSummary, out: Path, live: bool) -> Iterator[Add]:
     """An event file in a folder with the run's name; an attempt that resumes a run adds a file."""
     start = time.time() if live else seconds(run.started_at or run.created_at)
     name = re.sub(r"[^\w. -]", "_", run.name).strip(". ") or "run"  # a valid folder name
@@ -108,7 +108,7 @@ def wandb(reader: StoreReader, run: RunSummary, out: Path, live: bool) -> Iterat
 
 
 @contextmanager
-def trackio(reader: StoreReader, run: RunSummary, out: Path, live: bool) -> Iterator[Add]:  # noqa: ARG001 - as the others
+def trackio(reader: StoreReader, run: RunSummary, _out: Path, _live: bool) -> Iterator[Add]:
     """A run of the user's trackio project; an export writes the project's file instead."""
     package = installed("trackio")
     yield from _logged(

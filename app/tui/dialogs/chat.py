@@ -54,7 +54,7 @@ class ChatPanel(Panel):
         top = end - self._from_end
         return lines[top : top + height]
 
-    def action_move(self, rows: int, columns: int) -> None:  # noqa: ARG002 - lines only
+    def action_move(self, rows: int, _columns: int) -> None:
         """Scroll."""
         self._from_end = max(0, self._from_end - rows)
         self.refresh()
@@ -75,7 +75,7 @@ def completion_lines(tokens: Sequence[Token], width: int) -> list[Line]:
 class Legend(BarPanel):
     """What the colours mean, or why there is no answer."""
 
-    def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002  # one line
+    def paint(self, width: int, _height: int) -> list[Line]:
         problem = self.screen.problem if isinstance(self.screen, ChatScreen) else ""
         if problem:
             return [[(clip(problem, width), "bad")]]

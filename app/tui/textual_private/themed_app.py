@@ -45,7 +45,7 @@ class CachedStylesheet(Stylesheet):
 class SafeFilter(LineFilter):
     """Keeps what a terminal would obey from it, whatever a widget draws."""
 
-    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002 - the base class has it
+    def apply(self, segments: list[Segment], _background: Color) -> list[Segment]:
         if all(text.isprintable() for text, _, _ in segments):
             return segments
         return [Segment(without_acting(text), style, control) for text, style, control in segments]

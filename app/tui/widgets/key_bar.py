@@ -74,7 +74,7 @@ class KeyBar(BarPanel):
             del hints[max(0, specific - 1)]
         return hints
 
-    def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - the base class has it
+    def paint(self, width: int, _height: int) -> list[Line]:
         """Bright keys with dim descriptions; what is common is at the right end."""
         line, end = [(" ", "")], 1
         free = width - 1 - sum(map(_cells, self.fitting))

@@ -52,7 +52,7 @@ class ListPanel(Panel):
         self._items = [None] * above + [index for index in indices for _ in blocks[index]]
         return [line for index in indices for line in blocks[index]]
 
-    def action_move(self, rows: int, columns: int) -> None:  # noqa: ARG002 - the base class has it
+    def action_move(self, rows: int, _columns: int) -> None:
         """Move the cursor."""
         self.cursor = clamped(self.selected + rows, self.count())
 

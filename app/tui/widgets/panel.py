@@ -72,7 +72,7 @@ class Panel(Widget, can_focus=True):
     class Opened(Message):
         """The item under the cursor of a panel is to be opened."""
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
+    def check_action(self, action: str, _parameters: tuple[object, ...]) -> bool | None:
         """Leave the arrows to the screen where there is nothing to move."""
         return self.navigable or not action.startswith("move")
 
@@ -238,7 +238,7 @@ class Panel(Widget, can_focus=True):
         """The selected text; overrides Textual."""
         return selection.extract("\n".join(strip.text for strip in self._strips)), "\n"
 
-    def selection_updated(self, selection: Selection | None) -> None:  # noqa: ARG002 - the base class has it
+    def selection_updated(self, _selection: Selection | None) -> None:
         """Draw the selection; overrides Textual."""
         super().refresh()
 
@@ -270,7 +270,7 @@ class ScrolledPanel(Panel):
         visible = lines[self._top : self._top + max(1, height)]
         return [*visible[:-1], [(f"… {left + 1} more lines", "label")]] if left > 0 else visible
 
-    def action_move(self, rows: int, columns: int) -> None:  # noqa: ARG002 - lines only
+    def action_move(self, rows: int, _columns: int) -> None:
         """Scroll."""
         self._top = max(0, self._top + rows)
         self.refresh()

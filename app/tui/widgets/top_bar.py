@@ -120,7 +120,7 @@ class TopBar(BarPanel):
     elsewhere: reactive[tuple[RunSummary, ...]] = reactive(())  # other runs that are training
     key: reactive[str] = reactive("")  # goes to the first of them
 
-    def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - the base class has it
+    def paint(self, width: int, _height: int) -> list[Line]:
         """Tabs on the left, then the run, its health and its step, and what else is training."""
         tabs = strip_of_titles(TABS, self.active)
         available = width - cells(tabs)

@@ -18,7 +18,7 @@ class Counter(Panel):
         super().__init__("counter")
         self.painted = 0
 
-    def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - four lines always
+    def paint(self, _width: int, _height: int) -> list[Line]:
         self.painted += 1
         self.note = f"at {self.count}"
         return [[("same", "")], [(f"count {self.count}", "")]]

@@ -183,7 +183,7 @@ class CurvesPanel(ComparePanel, ChartStack):
             rows.append(f"{view.name(run)}\t{value}\tstep {step}")
         return "\n".join(rows)
 
-    def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - the base class has both
+    def paint(self, width: int, _height: int) -> list[Line]:
         """The charts that fit, then the axis."""
         view = self.view
         self.note = self._description()

@@ -385,7 +385,7 @@ class CompareScreen(WorkbenchScreen):
 
     # -- requests from panels and other screens ------------------------------------------------
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
+    def check_action(self, action: str, _parameters: tuple[object, ...]) -> bool | None:
         """Without runs, offer only the keys that add some."""
         return bool(self.view.refs) or action not in NEED_RUNS
 

@@ -90,7 +90,7 @@ class HeaderPanel(NewRunPanel, BarPanel, can_focus=False):
 
     DEFAULT_CSS = "HeaderPanel { height: 1; }"
 
-    def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - one line always
+    def paint(self, width: int, _height: int) -> list[Line]:
         return [header_line(self.view, width)]
 
 

@@ -102,7 +102,7 @@ class HistoryBar(RolloutsPanel, BarPanel, can_focus=False):
 
     DEFAULT_CSS = "HistoryBar { height: 2; }"
 
-    def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - two lines always
+    def paint(self, width: int, _height: int) -> list[Line]:
         view = self.view
         if view.step is None or view.group is None:
             return []

@@ -433,5 +433,5 @@ class PhaseBar(WatchPanel, BarPanel, can_focus=False):
 
     now: reactive[float] = reactive(0.0)
 
-    def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - the base class has it
+    def paint(self, width: int, _height: int) -> list[Line]:
         return [render.phase_line(self.snapshot, self.now, width)]

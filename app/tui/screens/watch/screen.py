@@ -103,7 +103,7 @@ class WatchScreen(ControlScreen):
         """Whether the run has been read up to its present."""
         return self.workbench.session is None or self.workbench.session.opened
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
+    def check_action(self, action: str, _parameters: tuple[object, ...]) -> bool | None:
         """Offer speed in a replay, what needs an engine elsewhere, and a way back from the past."""
         if action == "pace":
             return self.replay is not None
