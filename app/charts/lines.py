@@ -30,6 +30,19 @@ class Curve:
     low: Sequence[float]
     high: Sequence[float]
 
+    @classmethod
+    def of_band(
+        cls, columns: Sequence[PixelColumn], recorded: Sequence[float], scale: float = 1.0
+    ) -> "Curve":
+        """The mean of several seeds with its interval; `scale` is the width of a column."""
+        return cls(
+            steps=[item.x * scale for item in columns],
+            values=[item.end for item in columns],
+            recorded=recorded,
+            low=[item.low for item in columns],
+            high=[item.high for item in columns],
+        )
+
     @property
     def has_interval(self) -> bool:
         """Whether low and high are an interval."""
@@ -47,13 +60,7 @@ def curve_of(
     if len(runs) > 1:
         columns = band([_trace(s, s.line) for s in present], natural_range(key)).columns
         recorded = band([_trace(s, s.values) for s in present]).columns
-        return Curve(
-            steps=[item.x for item in columns],
-            values=[item.end for item in columns],
-            recorded=[item.end for item in recorded],
-            low=[item.low for item in columns],
-            high=[item.high for item in columns],
-        )
+        return Curve.of_band(columns, [item.end for item in recorded])
     return with_ends(key, present[0], lambda end: _series(reader, runs[0], end, 0.0))
 
 

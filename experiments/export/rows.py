@@ -87,11 +87,11 @@ def groups_of(reader: "StoreReader", run: RunSummary) -> Iterator[GroupView]:
         after = page[-1].key
 
 
-def _group_columns(run: RunSummary, group: GroupView) -> Row:
-    return {"run": run.id, "step": group.step, "origin": group.origin, "group": group.index}
+def _group_columns(run: str, group: GroupView) -> Row:
+    return {"run": run, "step": group.step, "origin": group.origin, "group": group.index}
 
 
-def rollout_row(run: RunSummary, group: GroupView, rollout: RolloutView) -> Row:
+def rollout_row(run: str, group: GroupView, rollout: RolloutView) -> Row:
     """Return a rollout as one flat row, with a column for each reward function."""
     return {
         **_group_columns(run, group),
@@ -114,7 +114,7 @@ def rollout_row(run: RunSummary, group: GroupView, rollout: RolloutView) -> Row:
 def rollout_rows(reader: "StoreReader", run: RunSummary) -> Iterator[Row]:
     for group in groups_of(reader, run):
         for rollout in group.rollouts:
-            yield rollout_row(run, group, rollout)
+            yield rollout_row(run.id, group, rollout)
 
 
 def turns_of(rollout: RolloutView) -> Iterator[tuple[Span, str]]:
@@ -133,7 +133,7 @@ def turn_rows(reader: "StoreReader", run: RunSummary) -> Iterator[Row]:
         for rollout in group.rollouts:
             for span, text in turns_of(rollout):
                 yield {
-                    **_group_columns(run, group),
+                    **_group_columns(run.id, group),
                     "index": rollout.index,
                     "turn": span.turn,
                     "kind": span.kind,
@@ -171,7 +171,7 @@ def token_rows(reader: "StoreReader", run: RunSummary) -> Iterator[Row]:
             }
             for position, token in enumerate(row.ids):
                 yield {
-                    **_group_columns(run, group),
+                    **_group_columns(run.id, group),
                     "index": row.index,
                     "position": position,
                     "id": token,

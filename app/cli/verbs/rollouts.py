@@ -53,7 +53,9 @@ def rollouts(
             groups = reader.groups_by_key({hit.group for hit in hits.values()})
         else:
             groups = _step_groups(reader, target, **chosen)
-    rows = {item.key: rollout_row(target, view, item) for view in groups for item in view.rollouts}
+    rows = {
+        item.key: rollout_row(target.id, view, item) for view in groups for item in view.rollouts
+    }
     listed = [rows[key] for key in hits] if search else _sorted(list(rows.values()), sort)
     selected = listed[: limit or None]
     table = [_line(row, hits.get(row["rollout"])) for row in selected]

@@ -94,7 +94,7 @@ def _answers(view: CompareView) -> Iterator[Row]:
     groups = view.completions.groups if view.completions is not None else {}
     for run in view.runs:
         if (group := groups.get(run.id)) is not None:
-            yield from (rollout_row(run, group, rollout) for rollout in group.rollouts)
+            yield from (rollout_row(run.id, group, rollout) for rollout in group.rollouts)
 
 
 # -- curves -------------------------------------------------------------------------------------
@@ -143,10 +143,5 @@ def _curve(chart: ChartData, runs: tuple[str, ...], span: float, *, smooth: bool
         )
     trace = chart.traces[runs]
     columns, is_smoothed = trace.columns, smooth and not trace.sparse
-    return Curve(
-        steps=[item.x * span / (FINE - 1) for item in columns],
-        values=[item.end for item in columns],
-        recorded=[nan if is_smoothed else item.end for item in columns],
-        low=[item.low for item in columns],
-        high=[item.high for item in columns],
-    )
+    recorded = [nan if is_smoothed else item.end for item in columns]
+    return Curve.of_band(columns, recorded, span / (FINE - 1))

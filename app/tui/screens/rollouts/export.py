@@ -10,7 +10,7 @@ from grpo_tui.app.text.numbers import short
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui.screens.rollouts.state import RolloutsView
 from grpo_tui.experiments.export.json import json_text
-from grpo_tui.experiments.export.rows import SCORES
+from grpo_tui.experiments.export.rows import rollout_row
 
 
 def write_text(view: RolloutsView, out: Path) -> None:
@@ -42,19 +42,8 @@ def write_json(view: RolloutsView, out: Path) -> None:
     assert rollout is not None
     assert step is not None
     content = {
-        "run": step.run.id,
+        **rollout_row(step.run.id, group, rollout),
         "name": step.run.name,
-        "step": group.step,
-        "origin": group.origin,
-        "group": group.index,
-        "index": rollout.index,
-        "example_key": group.example_key,
-        "prompt": group.prompt_text,
-        "completion": rollout.text,
-        "target": group.target,
-        **{name: getattr(rollout, name) for name in SCORES},
-        "reward_mean": group.reward_mean,
-        "reward_std": group.reward_std,
         "rewards": [asdict(reward) for reward in rollout.rewards],
         "turns": [asdict(span) for span in rollout.spans],
         "token_numbers": _tokens(view.completion) if view.completion else [],
