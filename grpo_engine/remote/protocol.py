@@ -6,6 +6,7 @@ weights are made one after another, and never again after an unknown outcome.
 
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import field
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
@@ -43,8 +44,9 @@ class Connection:
     model: str  # the server's name of the base model
     rank: int
     seed: int
-    key: str = ""
+    key: str = field(default="", repr=False)
     is_insecure: bool = False  # whether plain HTTP to another machine is allowed
+    vocab_size: int = 0  # of the model, by which sampled ids are checked; 0 if unknown
 
 
 @frozen
@@ -147,7 +149,10 @@ class Service(Protocol):
 
 
 class Connect(Protocol):
-    """Connects to a server and learns what it can, before any adapter is made for a run."""
+    """Connects to a server and learns what it can, before any adapter is made for a run.
 
-    def __call__(self, connection: Connection) -> Service:
-        """The connected service; raises a `ServiceError`."""
+    That may take minutes where a server compiles first.
+    """
+
+    def __call__(self, connection: Connection) -> Future[Service]:
+        """The connected service, or a `ServiceError`."""
