@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import shorten
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -127,3 +127,8 @@ JsonLines = Annotated[
     bool, typer.Option("--json", help="Print every event as one JSON object a line.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+# Filters of answers.
+Origin = Annotated[
+    Literal["train", "eval", "pinned"] | None, typer.Option(help="What they were sampled for.")
+]
+GroupIndex = Annotated[int | None, typer.Option("--group", help="Of this group alone.")]

@@ -4,7 +4,7 @@ import re
 from functools import lru_cache
 
 # Turn marks of chat templates: <|im_start|>, <|eot_id|>, <start_of_turn>, [INST], <｜User｜>, <s>.
-MARK = re.compile(r"(<[|｜][^<>\n]{1,40}[|｜]>|<(?:start|end)_of_turn>|\[/?INST\]|</?s>)")
+MARK = re.compile(r"(<[|｜][^<>\n]{1,40}[|｜]>|<(?:start|end)_of_turn>|\[/?INST\]|</?s>|<bos>)")
 USER_ROLES = frozenset({"user", "human"})
 MODEL_ROLES = frozenset({"assistant", "model"})
 OTHER_ROLES = frozenset({"system", "developer", "tool"})
@@ -26,11 +26,11 @@ OPENERS = {
 @lru_cache(maxsize=4096)
 def question(prompt: str) -> str:
     """Return the user's last message of a chat prompt; any other prompt unchanged."""
-    turns = _turns(prompt)
-    questions = [text for role, text in turns if role in USER_ROLES]
+    parts = turns(prompt)
+    questions = [text for role, text in parts if role in USER_ROLES]
     if questions:
         return questions[-1]
-    texts = [text for role, text in turns if role not in MODEL_ROLES]
+    texts = [text for role, text in parts if role not in MODEL_ROLES]
     return texts[-1] if MARK.search(prompt) and texts else prompt.strip()
 
 
@@ -48,7 +48,7 @@ def last_question(prompt: str) -> str:
     return " ".join(line.split())
 
 
-def _turns(prompt: str) -> list[tuple[str, str]]:
+def turns(prompt: str) -> list[tuple[str, str]]:
     """Return (role, text) of each turn that is not empty."""
     turns, role = list[tuple[str, str]](), ""
     for part in (ROLE_LINE if _asks_in_lines(prompt) else MARK).split(prompt):

@@ -79,10 +79,10 @@ def finite_metrics(row: Row) -> dict[str, float]:
     }
 
 
-def groups_of(reader: "StoreReader", run: RunSummary) -> Iterator[GroupView]:
-    """Yield the groups of a run with their rollouts, read in pages."""
+def groups_of(reader: "StoreReader", run: RunSummary, **columns: Any) -> Iterator[GroupView]:
+    """Yield the groups of a run with these values of their columns, read in pages."""
     after = 0
-    while page := reader.groups(run.key, after=after, limit=PAGE):
+    while page := reader.groups(run.key, after=after, limit=PAGE, **columns):
         yield from page
         after = page[-1].key
 

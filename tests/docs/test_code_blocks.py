@@ -50,8 +50,6 @@ NOT_RUN: Mapping[str, str] = {
     "python -m tools.make_guess": MINUTES,
     "grpo-tui train --set algorithm.recipe=sft": CHAIN,
     "grpo-tui train --from": CHAIN,
-    "grpo-tui export @last --what rollouts": CHAIN,
-    "jq": CHAIN,
     "grpo-tui train --preset starter --set 'record.trackers": "needs an account of wandb",
     "grpo-tui plot b0-s0": "needs a sweep and matplotlib, as in tests/app/cli/test_plot.py",
 }

@@ -1,26 +1,62 @@
-"""`grpo-tui export`: write a table of runs to a file, or all of them as a bundle."""
+"""`grpo-tui export`: write a table of runs, their answers as data, or all of them as a bundle."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from grpo_tui.app.cli.output import data_stdout
-from grpo_tui.app.cli.params import Runs
+from grpo_tui.app.cli.params import GroupIndex, Origin, Runs, Trust
 from grpo_tui.app.cli.store_access import reading, resolve_all
 from grpo_tui.app.text.stderr import print_stderr
 from grpo_tui.app.text.words import count_of
 from grpo_tui.experiments.errors import QueryError
 
 if TYPE_CHECKING:
+    from grpo_tui.app.datasets.rows import DataFormat
     from grpo_tui.experiments.reader import StoreReader
     from grpo_tui.experiments.values import RunSummary
 
 What = Literal["runs", "metrics", "rollouts", "turns", "tokens", "evaluations"]
-Format = Literal["csv", "jsonl", "tensorboard", "wandb", "trackio"]
+Format = Literal["csv", "jsonl", "tensorboard", "wandb", "trackio", "sft", "preferences"]
+NO_CHOICE: Mapping[str, Any] = {
+    "columns": {},
+    "search": "",
+    "best": 1,
+    "right": None,
+    "min_reward": None,
+    "min_margin": 0.0,
+    "limit": 0,
+}
 ENDINGS: dict[str, Format] = {".csv": "csv", ".jsonl": "jsonl", "": "csv"}
+
+# The options of a bundle, and those of data for the next training.
+Bundle = Annotated[
+    Path | None,
+    typer.Option(metavar="BUNDLE.zip", help="All that is stored of the runs, for `runs import`."),
+]
+WithAdapter = Annotated[
+    bool, typer.Option("--with-adapter", help="In a bundle: the trained LoRA weights as well.")
+]
+WithCode = Annotated[
+    bool,
+    typer.Option(
+        "--with-code", help="In a bundle: the functions and the uncommitted difference as well."
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask about the code.")]
+Step = Annotated[int | None, typer.Option(help="Answers of this step alone.")]
+Search = Annotated[str, typer.Option(help="Answers with this text, or to prompts with it.")]
+Best = Annotated[int, typer.Option(help="Answers or pairs of each prompt.", min=1)]
+RightOnly = Annotated[
+    bool | None,
+    typer.Option("--right/--any", help="Only right answers, or also wrong ones, as good ones."),
+]
+MinReward = Annotated[float | None, typer.Option(help="The least reward of a good answer.")]
+MinMargin = Annotated[float, typer.Option(help="The least margin of a pair.", min=0)]
+Limit = Annotated[int, typer.Option(help="Rows of data at most; 0 for all.", min=0)]
 
 
 def export(
@@ -34,44 +70,76 @@ def export(
         bool,
         typer.Option("--raw", help="Leave texts in CSV as they are, but on a terminal."),
     ] = False,
-    to: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="BUNDLE.zip", help="All that is stored of the runs, for `runs import`."
-        ),
-    ] = None,
-    with_adapter: Annotated[
-        bool, typer.Option("--with-adapter", help="In a bundle: the trained LoRA weights as well.")
-    ] = False,
-    with_code: Annotated[
-        bool,
-        typer.Option(
-            "--with-code", help="In a bundle: the functions and the uncommitted difference as well."
-        ),
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask about the code.")] = False,
+    to: Bundle = None,
+    with_adapter: WithAdapter = False,
+    with_code: WithCode = False,
+    yes: Yes = False,
+    step: Step = None,
+    group: GroupIndex = None,
+    origin: Origin = None,
+    search: Search = "",
+    best: Best = 1,
+    right: RightOnly = None,
+    min_reward: MinReward = None,
+    min_margin: MinMargin = 0.0,
+    limit: Limit = 0,
+    _trust: Trust = False,
 ) -> None:
     """Write stored tables to a file, or to stdout without --out; or with --to a bundle.
 
-    tensorboard, wandb and trackio write a folder of metrics; trackio's has all answers as well.
-    A bundle has runs with their answers, page, settings and versions, and neither host, user nor
+    sft and preferences write answers as data for the next training: the best ones of each prompt
+    as chat messages, or pairs of a better and a worse one, as TRL and mlx-lm read them.
+    tensorboard, wandb and trackio write a folder of metrics; trackio's has all answers as well. A
+    bundle has runs with their answers, page, settings and versions, and neither host, user nor
     home folder.
 
-    Example: grpo-tui export @last --what rollouts --out rollouts.jsonl
+    Example: grpo-tui export @last --format sft --out best.jsonl
     """
     from grpo_engine.platform.priority import set_priority
 
     set_priority("utility", 5)  # A run that is recorded goes first.
-    if to is None:
+    out = None if out == Path("-") else out
+    columns = {"step": step, "idx": group, "origin": origin}
+    choice = {
+        "columns": {name: value for name, value in columns.items() if value is not None},
+        "search": search,
+        "best": best,
+        "right": right,
+        "min_reward": min_reward,
+        "min_margin": min_margin,
+        "limit": limit,
+    }
+    if format == "sft" or format == "preferences":
+        if to or with_adapter or with_code or yes or raw or what != "metrics":
+            raise typer.BadParameter(f"--format {format} goes with --out and filters of answers")
+        _write_data(runs, format, out, choice)
+    elif choice != NO_CHOICE:
+        raise typer.BadParameter("filters of answers need --format sft or preferences")
+    elif to is None:
         if with_adapter or with_code or yes:
             raise typer.BadParameter("--with-adapter, --with-code and --yes need --to BUNDLE.zip")
-        _write_table(runs, what, format, None if out == Path("-") else out, raw=raw)
+        _write_table(runs, what, format, out, raw=raw)
     elif out is not None or format is not None or raw or what != "metrics":
         raise typer.BadParameter("--to writes all of it: leave --out, --what and --format out")
     elif to.suffix.lower() != ".zip":
         raise typer.BadParameter(f"--to {to}: a bundle is a .zip file")
     else:
         _write_bundle(runs, to, with_adapter=with_adapter, with_code=with_code, yes=yes)
+
+
+def _write_data(
+    runs: Runs, format: "DataFormat", out: Path | None, choice: Mapping[str, Any]
+) -> None:
+    """Write answers as data for the next training, and say which are in it."""
+    from grpo_tui.app.datasets.rows import Choice, DataRows
+    from grpo_tui.experiments.export.files import write_rows
+
+    if out is not None and out.suffix.lower() not in (".jsonl", ".json", ""):
+        raise typer.BadParameter(f"--out {out}: {format} is written as JSON lines, such as .jsonl")
+    with reading() as reader:
+        rows = DataRows(reader, resolve_all(reader, runs), format, Choice(**choice))
+        count = write_rows(iter(rows), "jsonl", out or data_stdout())
+    print_stderr(rows.summary(count) + (f"\nwrote {out}" if out else ""))
 
 
 def _write_table(

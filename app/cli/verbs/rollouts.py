@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from grpo_tui.app.cli.output import print_rows
-from grpo_tui.app.cli.params import Json, RunRef
+from grpo_tui.app.cli.params import GroupIndex, Json, Origin, RunRef
 from grpo_tui.app.cli.store_access import reading
 from grpo_tui.app.text.prompt_text import last_question
 from grpo_tui.app.text.safe_text import excerpt
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
     from grpo_tui.experiments.values import GroupView, RunSummary, SearchHit
 
-Origin = Literal["train", "eval", "pinned"]
 Sort = Literal["reward", "advantage", "length", "kl", "clip", "newest"]
 EXCERPT = 72  # cells around a match
 
@@ -24,8 +23,8 @@ EXCERPT = 72  # cells around a match
 def rollouts(
     run: RunRef,
     step: Annotated[int | None, typer.Option(help="Of this step; else the last one.")] = None,
-    group: Annotated[int | None, typer.Option(help="Of this group alone.")] = None,
-    origin: Annotated[Origin | None, typer.Option(help="What they were sampled for.")] = None,
+    group: GroupIndex = None,
+    origin: Origin = None,
     sort: Annotated[Sort | None, typer.Option(help="The largest first.")] = None,
     search: Annotated[
         str, typer.Option(help="Text in prompts and answers; of all steps without --step.")

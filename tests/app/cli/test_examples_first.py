@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from grpo_tui.app.cli.main import main
+from grpo_tui.app.text.prompt_text import last_question
 from grpo_tui.experiments.reader import StoreReader
 
 SMALL = [
@@ -30,14 +31,11 @@ def test_grpo_goes_on_with_what_was_learned_and_the_best_answers_are_learned(
     learn = ["--set", "algorithm.recipe=sft", "--set", "optimizer.learning_rate=1e-3"]
     trained(db, "warm", "--steps", "6", *learn)
     trained(db, "further", "--from", "warm", "--set", "algorithm.recipe=grpo", "--steps", "2")
-    words = ["export", "further", "--db", str(db), "--what", "rollouts"]
-    assert main([*words, "--out", str(best)]) == 0
-    every = [json.loads(line) for line in best.read_text().splitlines()]
-    rows = [row for row in every if row["origin"] == "train" and row["reward/numeric_answer"] >= 1]
+    words = ["export", "further", "--db", str(db), "--format", "sft", "--out", str(best)]
+    assert main(words) == 0
+    rows = [json.loads(line)["messages"] for line in best.read_text().splitlines()]
     assert rows
-    best.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    data = [f"task.name={best}", "task.options.chat=false", "task.columns.answer=target"]
-    sets = [word for setting in data for word in ("--set", setting)]
+    sets = ["--set", f"task.name={best}"]
     trained(db, "best", "--from", "further", "--steps", "2", *learn, *sets)
     with closing(StoreReader(db)) as reader:
         runs = {name: reader.resolve(name) for name in ("warm", "further", "best")}
@@ -47,7 +45,7 @@ def test_grpo_goes_on_with_what_was_learned_and_the_best_answers_are_learned(
     # greedy answers to the same problems by the same weights
     after, before = tried["warm"][-1], tried["further"][0]
     assert before.metrics == after.metrics != tried["warm"][0].metrics
-    learned = {(row["prompt"], row["completion"]) for row in rows}
+    learned = {(question["content"], answer["content"]) for question, answer in rows}
     for group in groups:
         if group.origin == "train":
-            assert (group.prompt_text, group.rollouts[0].text) in learned
+            assert (last_question(group.prompt_text), group.rollouts[0].text) in learned

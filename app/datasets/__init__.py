@@ -1,0 +1,1 @@
+"""Stored answers as data for the next training: demonstrations, and pairs to prefer by."""
