@@ -319,6 +319,9 @@ class SearchHit:
     end: int
 
 
+TimedEvent = tuple[float | None, Event]  # with the time of its recording, if it has one
+
+
 @dataclass(frozen=True, slots=True)
 class RecordedEvent:
     """An event, its place in the record, and the time of its recording; 0 if unknown."""

@@ -9,15 +9,13 @@ from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, TypeVar
 
-from grpo_engine import events as ev
 from grpo_tui.app.feed.run_state import RunState
 from grpo_tui.app.feed.snapshot import Head, Request, Snapshot, Status
-from grpo_tui.experiments.values import BoardView, RunSummary
+from grpo_tui.experiments.values import BoardView, RunSummary, TimedEvent
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
 
-TimedEvent = tuple[float | None, ev.Event]
 T = TypeVar("T")
 
 

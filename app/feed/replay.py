@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 from grpo_engine import events as ev
 from grpo_engine.metrics import PHASES, time_of
-from grpo_tui.app.feed.feed import Feed, TimedEvent, head_of
+from grpo_tui.app.feed.feed import Feed, head_of
 from grpo_tui.app.feed.snapshot import Head, Request
 from grpo_tui.experiments.board import Board
 from grpo_tui.experiments.errors import StoreError
-from grpo_tui.experiments.values import BoardView
+from grpo_tui.experiments.values import BoardView, TimedEvent
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader

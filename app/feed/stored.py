@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 from grpo_engine import events as ev
 from grpo_engine.control import Control
-from grpo_tui.app.feed.feed import Feed, TimedEvent, drained, head_of
+from grpo_tui.app.feed.feed import Feed, drained, head_of
 from grpo_tui.app.feed.run_state import RunState
 from grpo_tui.app.feed.snapshot import Head, Request, Snapshot, Status
 from grpo_tui.experiments.errors import RunNotFoundError, StoreError, StoreReadOnlyError
-from grpo_tui.experiments.values import BoardView, RunSummary
+from grpo_tui.experiments.values import BoardView, RunSummary, TimedEvent
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
@@ -235,8 +235,7 @@ class LiveFeed(StoreFeed):
         facts = super().facts()
         if self.catching_up:
             return facts
-        now = time.time()
-        return facts + [(now, event) for event in drained(self._live) if event is not None]
+        return facts + [fact for fact in drained(self._live) if fact is not None]
 
     def board(self) -> BoardView | None:
         return self._board or self._recorder.board.view

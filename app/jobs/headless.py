@@ -26,6 +26,7 @@ from grpo_tui.app.jobs.start import Job
 from grpo_tui.app.streams import discard
 from grpo_tui.app.text.stderr import print_stderr
 from grpo_tui.experiments.record.writer import PROGRESS
+from grpo_tui.experiments.values import TimedEvent
 
 PATIENCE = 8.0  # seconds until an immediate stop ends the process by force
 GRACE = 2.0  # seconds for the engine to notice a lost rank by itself
@@ -88,7 +89,7 @@ class Watcher:
         self._job = job
         self._ready = ready
         # The recorder adds facts after their commits, the engine adds everything else.
-        self._queue = job.recorder.facts if job.recorder else SimpleQueue[ev.Event | None]()
+        self._queue = job.recorder.facts if job.recorder else SimpleQueue[TimedEvent | None]()
         self._printer = Printer() if job.follows else printer(job.evaluations, as_json=as_json)
         self._log = RunLog(job.folder)
         self._interrupts = self._step = 0
@@ -130,21 +131,21 @@ class Watcher:
     def _put(self, event: ev.Event) -> None:
         """Show events that the recorder does not pass on: progress, or all of an unstored run."""
         if self._job.recorder is None or isinstance(event, PROGRESS):
-            self._queue.put(event)
+            self._queue.put((None, event))
 
     def _read(self) -> None:
         """Show the next event; while there is none, check for trouble."""
         try:
-            event = self._queue.get(timeout=TICK)
+            fact = self._queue.get(timeout=TICK)
         except Empty:
             self._leave_if_stuck()
             self._report_trouble()
             self._end_without_rank()
             return
-        if event is None:
+        if fact is None:
             self._train_ended = True
         else:
-            self._show(event)
+            self._show(fact[1])
 
     def _report_trouble(self) -> None:
         """Print why the recorder is blocked: it cannot record a note of it."""

@@ -26,7 +26,7 @@ from grpo_tui.experiments.record import spill
 from grpo_tui.experiments.record.live import Exchange
 from grpo_tui.experiments.record.writer import PROGRESS, RunWriter
 from grpo_tui.experiments.store import ExperimentStore
-from grpo_tui.experiments.values import RecordedEvent
+from grpo_tui.experiments.values import RecordedEvent, TimedEvent
 
 POLL_S = 0.2
 LOCK_LIMIT_S = 2.0
@@ -123,7 +123,7 @@ class Recorder:
         self.ended = False
         self.closed = False  # set once the run has ended and everything is in the store
         self._queue: Queue[Callable[[], None]] = Queue(maxsize=4096)
-        self._events: SimpleQueue[ev.Event | None] | None = None  # made for the first viewer
+        self._events: SimpleQueue[TimedEvent | None] | None = None  # made for the first viewer
         self._from_step, self._cause = from_step, ""
         self._pending: list[RecordedEvent] = []
         self._spilling = False
@@ -171,7 +171,7 @@ class Recorder:
         self._exchange.progress_at = time.time()
 
     @property
-    def facts(self) -> "SimpleQueue[ev.Event | None]":
+    def facts(self) -> "SimpleQueue[TimedEvent | None]":
         """The events after the first access, each after its commit; None marks the end."""
         if self._events is None:
             self.flush()
@@ -260,7 +260,7 @@ class Recorder:
     def _deliver(self) -> None:
         if self._events is not None:
             for item in self._pending:
-                self._events.put(item.event)
+                self._events.put((item.at, item.event))
         self._pending = []
 
     # -- when the store fails -------------------------------------------------------------------

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from functools import cache
 
 from grpo_engine import events as ev
-from grpo_tui.app.feed.feed import Feed, TimedEvent
+from grpo_tui.app.feed.feed import Feed
 from grpo_tui.app.feed.snapshot import Head, Request
 from grpo_tui.experiments.board import Board
-from grpo_tui.experiments.values import BoardView
+from grpo_tui.experiments.values import BoardView, TimedEvent
 
 CONFIG = {
     "name": "calm-otter",

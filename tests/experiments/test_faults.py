@@ -122,9 +122,9 @@ def test_a_store_locked_by_another_process_spills_and_is_caught_up(path: Path, h
     assert steps_of(path) == list(range(1, step + 2))
     assert not spill_file(path, handle.id).exists()
     shown = []
-    while (event := facts.get(timeout=PATIENCE)) is not None:
-        if isinstance(event, ev.StepFinished):
-            shown.append(event.step)
+    while (fact := facts.get(timeout=PATIENCE)) is not None:
+        if isinstance(fact[1], ev.StepFinished):
+            shown.append(fact[1].step)
     assert shown == list(range(1, step + 2))
     check(path)
 

@@ -45,8 +45,8 @@ def test_a_fact_is_delivered_only_after_its_commit(path: Path) -> None:
     facts = handle.facts
     put_all(handle, started(), *step_events(1))
     reader = StoreReader(path)
-    while not isinstance(event := facts.get(timeout=PATIENCE), ev.StepFinished):
-        assert event is not None
+    while not ((fact := facts.get(timeout=PATIENCE)) and isinstance(fact[1], ev.StepFinished)):
+        assert fact is not None
     assert metrics_at(reader, handle.key, 1)["reward"] == 0.1
     reader.close()
     handle.close()

@@ -28,7 +28,8 @@ def main(path: Path, steps: int, pause: float, resume: str) -> None:
     print(json.dumps({"id": handle.id}), flush=True)
 
     def show() -> None:
-        while (event := facts.get()) is not None:
+        while (fact := facts.get()) is not None:
+            _, event = fact
             if isinstance(event, ev.StepFinished):
                 print(json.dumps(ev.to_json(event)), flush=True)
 

@@ -1,6 +1,7 @@
 """A session: when it counts as opened."""
 
-from grpo_tui.app.feed.feed import Session, TimedEvent
+from grpo_tui.app.feed.feed import Session
+from grpo_tui.experiments.values import TimedEvent
 from tests.app.script import Script, ScriptFeed, started
 
 

@@ -23,7 +23,6 @@ from grpo_engine.presets import preset
 from grpo_tui.app.feed.stored import StoreFeed
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.messages import LaunchRequested, RunOpened
-from grpo_tui.app.tui.screens.watch.panels import Curves
 from tests import patience
 from tests.app import frames
 from tests.app.rest import until
@@ -32,7 +31,6 @@ from tests.e2e.training import environment, grpo_tui
 SIZE = (120, 40)
 SCREENS = {"1": "runs", "3": "watch", "4": "rollouts", "5": "compare", "2": "new_run"}
 CLOCK = re.compile(r"\d\d:\d\d:\d\d")
-WORKED = re.compile(r"after [\d.]+s ")  # a screen hears of the end milliseconds before the store
 FROM_PYTHON = """
 import sys
 import grpo_engine
@@ -110,8 +108,6 @@ class Scene:
         clock, self.app.clock = self.app.clock, lambda: now
         for key, mode in SCREENS.items():
             await self.pilot.press(key)
-            for curves in self.app.screen.query(Curves):  # a live run keeps its charts in place
-                curves._order = ()
             lines: list[str] = []
 
             def alike(mode: str = mode, lines: list[str] = lines) -> bool:
@@ -132,8 +128,7 @@ class Scene:
 
 def masked(app: Workbench) -> list[str]:
     """The lines of the screen without times and the cursor of the curves."""
-    lines = (CLOCK.sub("--:--:--", line) for line in frames.frame(app))
-    return [WORKED.sub("after -.-s ", line).replace("│▸", "│ ") for line in lines]
+    return [CLOCK.sub("--:--:--", line).replace("│▸", "│ ") for line in frames.frame(app)]
 
 
 async def screens_of(store: Path, name: str, now: float) -> dict[str, list[str]]:
@@ -158,7 +153,6 @@ async def screens_of(store: Path, name: str, now: float) -> dict[str, list[str]]
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="after a resume Watch may keep an older order of charts", strict=False)
 @pytest.mark.timeout(3600)  # a few minutes on an idle machine
 # a detached run goes on without its starter, which Python takes for a mistake
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -127,9 +127,21 @@ def test_the_agent_is_served_while_strangers_go_on_connecting(served: Served) ->
     floods = [threading.Thread(target=flood) for _ in range(3)]
     for thread in floods:
         thread.start()
+
+    def ask() -> bytes:
+        """The status as a client gets it that tries twice more, as OpenAI's does.
+
+        On a busy machine enough strangers may come between its connection and its first byte.
+        """
+        for _ in range(3):
+            with suppress(ConnectionError):
+                if status := served.ask():
+                    return status
+        return b""
+
     try:
         until(lambda: served.open > 50)
-        assert [served.ask() for _ in range(50)] == [b"HTTP/1.1 200"] * 50
+        assert [ask() for _ in range(50)] == [b"HTTP/1.1 200"] * 50
     finally:
         over.set()
         for thread in floods:

@@ -70,12 +70,20 @@ class Curves(WatchPanel, ChartStack, ListPanel):
 
     @property
     def charts(self) -> tuple[Chart, ...]:
-        """The charts in their order, which stays as it is while a run is on screen."""
+        """The charts in their order, which stays as it is while one looks."""
         return self._charts(self.snapshot)
 
     def _charts(self, snapshot: Snapshot) -> tuple[Chart, ...]:
         added = (*self.added, *(snapshot.series if self.filter else ()))
         return matching(charts_of(snapshot, added, self._order), self.filter)
+
+    def reorder(self) -> None:
+        """Take the order of what is recorded by now; the cursor stays on its chart."""
+        chosen, self._order = self.chosen, ()
+        self._order = () if self.filter else tuple(chart.title for chart in self.charts)
+        if chosen is not None:
+            self.cursor = self.charts.index(chosen)
+        self.refresh()
 
     def watch_filter(self) -> None:
         """Begin with the first chart that matches."""

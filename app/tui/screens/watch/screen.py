@@ -63,6 +63,7 @@ class WatchScreen(ControlScreen):
         self._seeking = 0  # the step that is being read
         self._largest: tuple[int, ...] = NO_GROUPS
         self._layout: Layout | None = None
+        self._was_left = False  # for another screen, not for a dialog
 
     def body(self) -> ComposeResult:
         """The phases and sentences, then a grid of panels."""
@@ -91,6 +92,15 @@ class WatchScreen(ControlScreen):
         paused = ControlledRun.of(snapshot).pausing
         bar.renamed = replayed | (CONTINUE_KEY if paused else {})
         self._draw(snapshot=snapshot)
+
+    def on_screen_suspend(self) -> None:
+        """Note whether another screen or a dialog comes."""
+        self._was_left = self.app.current_mode != self.mode
+
+    def on_screen_resume(self) -> None:
+        """Reorder the charts: they keep their places only while one looks."""
+        if self._was_left:
+            self.query_one(Curves).reorder()
 
     @property
     def replay(self) -> ReplayFeed | None:

@@ -33,6 +33,7 @@ from grpo_tui.app.tui.screens.watch.panels import (
 from grpo_tui.app.tui.screens.watch.render import prompt_of, reason_line, signal_line
 from grpo_tui.app.tui.screens.watch.state import (
     WatchState,
+    charts_of,
     counted,
     log_entries,
     no_push_reason,
@@ -302,6 +303,36 @@ async def test_down_reaches_every_row_of_a_grid_of_charts(
             seen.append(curves.selected)
             await on.press("down")
         assert all({i, i + 1} & set(seen) for i in range(0, curves.count(), 2))
+
+
+def with_constant_entropy(events: Iterable[ev.Event]) -> Iterator[ev.Event]:
+    for event in events:
+        if isinstance(event, ev.StepFinished):
+            event = replace(event, metrics={**event.metrics, "entropy": 1.5})
+        yield event
+
+
+async def test_charts_keep_their_places_while_one_looks_and_no_longer(tmp_path: Path) -> None:
+    # entropy counts as constant from its tenth value on, and constant charts come last
+    events = list(with_constant_entropy(Script(steps=12, total_steps=60).events()))
+    sixth = next(n for n, event in enumerate(events) if event.step == 6)
+    async with walk(workbench(events[:sixth], tmp_path), (120, 40)) as on:
+        await on.see("reward")
+        curves = on.screen.query_one(Curves)
+        before = [chart.title for chart in curves.charts]
+        curves.go_to("entropy")
+        session = on.app.session
+        assert session is not None
+        for event in events[sixth:]:
+            session.state.apply(event)
+        await on.see("step 12")
+        assert [chart.title for chart in curves.charts] == before
+        await on.over("question_mark")
+        assert [chart.title for chart in curves.charts] == before
+        await on.press("1", "3")
+        assert curves.charts == charts_of(curves.snapshot)
+        assert [chart.title for chart in curves.charts] != before
+        assert curves.metric == "entropy"
 
 
 def keys_of(app: Workbench) -> set[str | None]:
