@@ -41,7 +41,7 @@ from grpo_engine.events import (
     total_reward,
 )
 from grpo_engine.presets import preset
-from grpo_engine.run_health import HEALTH_METRICS, Judge, RunFacts, Word, health
+from grpo_engine.run_health import HEALTH_METRICS, Evidence, Judge, Label, health
 from grpo_tui.app.feed import demo
 from grpo_tui.experiments.db.configs import flat
 from grpo_tui.experiments.reader import StoreReader
@@ -577,12 +577,12 @@ def judged(config: RunConfig, events: Sequence[Event]) -> tuple[dict[str, int], 
             else:
                 fired.setdefault(alert.rule, alert.step)
                 recent[alert.rule] = alert.step, alert.explanation
-    return fired, health(facts(config, events, recent)).word
+    return fired, health(evidence(config, events, recent)).label
 
 
-def facts(
+def evidence(
     config: RunConfig, events: Sequence[Event], alerts: Mapping[str, tuple[int, str]]
-) -> RunFacts:
+) -> Evidence:
     """Return what the verdict on a run is made from, as a store has it at the run's end."""
     steps = [event for event in events if isinstance(event, StepFinished)]
     tried = [
@@ -596,7 +596,7 @@ def facts(
     measured = [(event.step, event.metrics) for event in steps]
     measured += [(event.step, event.metrics) for event in tried]
     failures = [event.message for event in events if isinstance(event, RunFailed)]
-    return RunFacts.of(
+    return Evidence.of(
         {"evaluation.problems": PROBLEMS, "rollout.prompts": config.rollout.prompts},
         {
             name: [(step, metrics[name]) for step, metrics in measured if name in metrics]
@@ -629,7 +629,7 @@ def by_health(runs: Sequence[Judged]) -> Iterator[str]:
     """Tabulate how many healthy and broken runs get each verdict."""
     yield "| verdict | healthy runs | broken runs |"
     yield "| --- | --- | --- |"
-    for word in get_args(Word):
+    for word in get_args(Label):
         counts = [
             sum(run.health == word and bool(run.wrong) == broken for run in runs)
             for broken in (False, True)

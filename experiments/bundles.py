@@ -78,16 +78,16 @@ def _unpack(path: Path, folder: Path) -> Sequence[str]:
     try:
         with _Careful(path) as file, zipfile.ZipFile(file) as bundle:
             infos = _checked(bundle.infolist(), path)
-            wanted = [i for i in infos if i.filename == STORE or TOKENS.fullmatch(i.filename)]
-            _check_space(wanted, folder)
-            for info in wanted:
+            members = [i for i in infos if i.filename == STORE or TOKENS.fullmatch(i.filename)]
+            _check_space(members, folder)
+            for info in members:
                 target = folder / info.filename
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with bundle.open(info) as packed, target.open("xb") as out:
                     shutil.copyfileobj(packed, out, PIECE)
     except DAMAGE as error:
         raise ImportRefusedError(f"{path} cannot be read as a bundle: {error}") from error
-    return [info.filename for info in infos if info not in wanted]
+    return [info.filename for info in infos if info not in members]
 
 
 def _checked(infos: Sequence[zipfile.ZipInfo], path: Path) -> Sequence[zipfile.ZipInfo]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import ColumnElement, or_, select
 
 from grpo_engine.alerts.change import SPAN
-from grpo_engine.run_health import ACCURACY, HEALTH_METRICS, Health, Judge, Point, RunFacts, health
+from grpo_engine.run_health import ACCURACY, HEALTH_METRICS, Evidence, Health, Judge, Point, health
 from grpo_tui.experiments.db.tables import ALERT, METRIC, METRIC_KEY, METRIC_SUMMARY, RUN, RUN_PARAM
 from grpo_tui.experiments.read.connection import among
 from grpo_tui.experiments.values import RunSummary
@@ -27,10 +27,10 @@ SETTINGS = (
 
 def healths(reader: "StoreReader", runs: Sequence[RunSummary]) -> dict[int, Health]:
     """The health of runs by their keys."""
-    return {key: health(facts) for key, facts in run_facts(reader, runs).items()}
+    return {key: health(evidence) for key, evidence in evidence_of(reader, runs).items()}
 
 
-def run_facts(reader: "StoreReader", runs: Sequence[RunSummary]) -> dict[int, RunFacts]:
+def evidence_of(reader: "StoreReader", runs: Sequence[RunSummary]) -> dict[int, Evidence]:
     """What the health of runs depends on, by their keys."""
     keys = [run.key for run in runs]
     settings, alerts = _settings(reader, keys), _alerts(reader, keys)
@@ -39,7 +39,7 @@ def run_facts(reader: "StoreReader", runs: Sequence[RunSummary]) -> dict[int, Ru
     judged_points = _training(reader, judges)
     points = {name: points_of(reader, keys, name) for name in HEALTH_METRICS}
     return {
-        run.key: RunFacts.of(
+        run.key: Evidence.of(
             settings[run.key],
             {name: by_run.get(run.key, ()) for name, by_run in points.items()}
             | {judges[run.key].metric: judged_points.get(run.key, ())},

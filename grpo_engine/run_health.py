@@ -30,7 +30,7 @@ from grpo_engine.rewards.right import RIGHT_OR_WRONG, Right
 ACCURACY = ("eval/accuracy", "eval/greedy/accuracy")
 
 Point = tuple[int, float]  # a step and the accuracy there
-Word = Literal[
+Label = Literal[
     "learning", "learned", "flat", "unstable", "hacked?", "broken", "unjudged", "too early"
 ]
 
@@ -57,7 +57,7 @@ REASONS_FOR_FLAT = (
 class Health:
     """The word, and a sentence or two that say why."""
 
-    word: Word
+    label: Label
     reason: str
 
 
@@ -108,7 +108,7 @@ class Judge:
 
 
 @frozen
-class RunFacts:
+class Evidence:
     """What is known of a run: `alerts` are the explanations of recent ones, by rule.
 
     `held_out` are its evaluations, of sampled answers if there are any, and `greedy` those of
@@ -139,8 +139,8 @@ class RunFacts:
         active: bool,
         error: str,
         alerts: Mapping[str, str],
-    ) -> "RunFacts":
-        """The facts of a run, from those of `HEALTH_METRICS` and the judge's that it has."""
+    ) -> "Evidence":
+        """The evidence on a run, from those of `HEALTH_METRICS` and the judge's that it has."""
         rewarded = [*points.get(judge.metric, ())]
         training, lately = changes_in_training(rewarded, step)
         sampled, greedy = (_evaluations_of(key, settings, points) for key in ACCURACY)
@@ -204,9 +204,9 @@ def falls_of(held_out: Sequence[Evaluation], greedy: Sequence[Evaluation] = ()) 
     return [fall for fall in ends if fall.change.fell(SURE)]
 
 
-def health(run: RunFacts) -> Health:
+def health(run: Evidence) -> Health:
     if run.error:
-        return Health(word="broken", reason=f"The run failed: {run.error.rstrip('.')}.")
+        return Health(label="broken", reason=f"The run failed: {run.error.rstrip('.')}.")
     hacked = HACKED if "reward_fell" not in run.alerts else ()  # a hacked reward rises
     return (
         _alarming(run, "hacked?", hacked)
@@ -219,16 +219,16 @@ def health(run: RunFacts) -> Health:
     )
 
 
-def _alarming(run: RunFacts, word: Word, rules: Sequence[str]) -> Health | None:
+def _alarming(run: Evidence, label: Label, rules: Sequence[str]) -> Health | None:
     alert = _first(run.alerts, rules)
-    return Health(word=word, reason=alert) if alert else None
+    return Health(label=label, reason=alert) if alert else None
 
 
 def _first(alerts: Mapping[str, str], rules: Sequence[str]) -> str:
     return next((alerts[rule] for rule in rules if rule in alerts), "")
 
 
-def _rewarded_fall(run: RunFacts) -> Health | None:
+def _rewarded_fall(run: Evidence) -> Health | None:
     """Held-out answers became worse and score more."""
     for fall in run.falls:
         if (reward := fall.reward) is not None:
@@ -236,11 +236,11 @@ def _rewarded_fall(run: RunFacts) -> Health | None:
                 f"{fall} while the held-out reward rose {reward}: the model is rewarded for "
                 "something other than right answers."
             )
-            return Health(word="hacked?", reason=text)
+            return Health(label="hacked?", reason=text)
     return None
 
 
-def _fallen(run: RunFacts) -> Health | None:
+def _fallen(run: Evidence) -> Health | None:
     """Held-out accuracy is below the start, or far below an earlier measurement.
 
     Between two evaluations, a collapse shows in the answers of training.
@@ -257,10 +257,10 @@ def _fallen(run: RunFacts) -> Health | None:
         falls = [f"Right answers in training fell {_tens(run, run.training)}"]
     if not falls:
         return None
-    return Health(word="broken", reason=f"{falls[0]}: the model gets worse at the task.")
+    return Health(label="broken", reason=f"{falls[0]}: the model gets worse at the task.")
 
 
-def _unjudged(run: RunFacts) -> Health | None:
+def _unjudged(run: Evidence) -> Health | None:
     if not run.judge.shared or not run.step:
         return None
     reward = run.judge.shared
@@ -271,10 +271,10 @@ def _unjudged(run: RunFacts) -> Health | None:
         f"Cannot be judged: {numbers} also where it is gamed. Read the answers that score highest, "
         "or name a function with weight 0 in evaluation.accuracy that says which answers are right."
     )
-    return Health(word="unjudged", reason=text)
+    return Health(label="unjudged", reason=text)
 
 
-def _learned(run: RunFacts) -> Health:
+def _learned(run: Evidence) -> Health:
     """Whether answers get better: by held-out problems, else by those of training."""
     if len(run.held_out) < 2:
         return _learned_in_training(run)
@@ -287,10 +287,10 @@ def _learned(run: RunFacts) -> Health:
     text = " ".join([text, *(f"{fall}." for fall in run.falls)])
     if first.accuracy >= NEARLY_ALL:
         text = f"{first.accuracy:.0%} of the held-out answers were right before training."
-    return Health(word="flat", reason=_with_cause(run, text))
+    return Health(label="flat", reason=_with_cause(run, text))
 
 
-def _learned_in_training(run: RunFacts) -> Health:
+def _learned_in_training(run: Evidence) -> Health:
     measured = "was measured once" if run.held_out else "was never measured"
     if run.active and not run.held_out:
         measured = "was not measured yet"
@@ -299,16 +299,16 @@ def _learned_in_training(run: RunFacts) -> Health:
     change = run.training
     if change is None:
         text = f"Cannot be judged: held-out accuracy {measured} (evaluation.every)."
-        return Health(word="unjudged", reason=text)
+        return Health(label="unjudged", reason=text)
     ends = _tens(run, change)
     measured = f"Held-out accuracy {measured}."
     if change.rose(LIKELY):
         return _rose(run, f"Right answers in training rose {ends}", measured)
     text = f"Right answers in training went {ends}, which chance alone can explain. {measured}"
-    return Health(word="flat", reason=_with_cause(run, text))
+    return Health(label="flat", reason=_with_cause(run, text))
 
 
-def _rose(run: RunFacts, text: str, measured: str = "") -> Health:
+def _rose(run: Evidence, text: str, measured: str = "") -> Health:
     """What a run is called that has learned something: whether it still does."""
     if run.falls:
         best = run.falls[0].best
@@ -316,16 +316,16 @@ def _rose(run: RunFacts, text: str, measured: str = "") -> Health:
             f"but was {best.accuracy:.0%} at step {best.step}, a fall that chance does not explain"
         )
         return Health(
-            word="learned", reason=_with_cause(run, f"{text}, {ends}. {measured}".strip())
+            label="learned", reason=_with_cause(run, f"{text}, {ends}. {measured}".strip())
         )
     ends = _flat_since(run)
     if not ends:
         reason = f"{text}, which chance does not explain. {measured}"
-        return Health(word="learning", reason=reason.strip())
-    return Health(word="learned", reason=_with_cause(run, f"{text}{ends}. {measured}".strip()))
+        return Health(label="learning", reason=reason.strip())
+    return Health(label="learned", reason=_with_cause(run, f"{text}{ends}. {measured}".strip()))
 
 
-def _flat_since(run: RunFacts) -> str:
+def _flat_since(run: Evidence) -> str:
     """Since when answers became no better, as the end of a sentence; empty if they still did.
 
     An evaluation is compared with all later ones together, and training counts as well unless the
@@ -361,18 +361,18 @@ def _together(evaluations: Sequence[Evaluation]) -> Evaluation:
     return Evaluation(step=evaluations[-1].step, accuracy=right / answers, answers=answers)
 
 
-def _with_cause(run: RunFacts, text: str) -> str:
+def _with_cause(run: Evidence, text: str) -> str:
     return f"{text} {_first(run.alerts, REASONS_FOR_FLAT)}".strip()
 
 
-def _too_early(run: RunFacts) -> Health:
+def _too_early(run: Evidence) -> Health:
     text = f"It can be told from step {2 * SPAN} on, or once held-out accuracy has risen."
     if not run.step:
         text = "No step is done yet."
     elif run.step >= 2 * SPAN:
         again = " again since the start" if run.held_out else " yet"
         text = f"Held-out accuracy has not been measured{again}."
-    return Health(word="too early", reason=text)
+    return Health(label="too early", reason=text)
 
 
 def _percent(before: Evaluation, after: Evaluation) -> str:
@@ -382,7 +382,7 @@ def _percent(before: Evaluation, after: Evaluation) -> str:
     )
 
 
-def _tens(run: RunFacts, change: MetricChange) -> str:
+def _tens(run: Evidence, change: MetricChange) -> str:
     end = run.step - run.step % SPAN
     return (
         f"from {change.before:.0%} in steps 1 to {SPAN} to {change.after:.0%} in steps "
@@ -431,7 +431,7 @@ def _rewards_beside(accuracy: str) -> tuple[str, str, str]:
     return reward, f"{reward}_low", f"{reward}_high"
 
 
-# What the facts of a run are taken from, beside the metric of its judge.
+# What the evidence on a run is taken from, beside the metric of its judge.
 HEALTH_METRICS = tuple(
     name for key in ACCURACY for name in (key, count_of(key), *_rewards_beside(key))
 )

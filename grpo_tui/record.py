@@ -232,7 +232,7 @@ def rollout(
             sampler_logprobs=tokens.sampler,
             ends=_ends(tokens.ends, len(text)),
             without_ids=tokens.ids is None,
-            length=_whole("length", length),
+            length=_natural("length", length),
             spans=tokens.spans,
         ),
         numbers=tokens.numbers,
@@ -286,7 +286,7 @@ def group(
             index=0,
             origin=_choice("origin", origin, Origin) or "train",
             example_key=_text("key", key) or digest,
-            prompt_text=_shown(prompt),
+            prompt_text=_prompt_text(prompt),
             prompt_ids=_integers("prompt_ids", prompt_ids) or (),
             prompt_hash=digest,
             target=_text("target", target),
@@ -318,8 +318,8 @@ def update(
     """One update of the weights in a step: pass `index`, from 1, over minibatch `minibatch`."""
     return ev.PassFinished(
         step=0,
-        index=_whole("index", index) or 1,
-        minibatch=_whole("minibatch", minibatch) or 0,
+        index=_natural("index", index) or 1,
+        minibatch=_natural("minibatch", minibatch) or 0,
         loss=_number("loss", loss),
         clip_low=_number("clip_low", clip_low),
         clip_high=_number("clip_high", clip_high),
@@ -339,8 +339,8 @@ def problem(
     """A held-out problem: how many of its answers were right, and mean rewards by function."""
     return ev.EvaluationSample(
         example_key=_text("key", key),
-        samples=_whole("samples", samples) or 0,
-        correct=_whole("correct", correct),
+        samples=_natural("samples", samples) or 0,
+        correct=_natural("correct", correct),
         rewards=_metrics("rewards", rewards),
     )
 
@@ -376,9 +376,9 @@ def run(
         raise RecordError(f"tags must be texts, as in ['good', 'long'], got {quoted(tags)}")
     named: dict[str, Any] = {"name": name, "model.path": model, "task.name": task}
     named |= {key: description[key] for key in ("seed", "steps") if key in description}
-    given = {path: value for path, value in named.items() if value not in ("", None)}
+    named = {path: value for path, value in named.items() if value not in ("", None)}
     try:
-        tree, config = _tree({**(settings or {}), **given})
+        tree, config = _tree({**(settings or {}), **named})
         tree["trainer"] = {"name": trainer, "version": version}
         label = f"{trainer} {version}".strip()
         if files := description.get("files"):
@@ -461,7 +461,7 @@ class Run:
         )
         if recorder.warning:
             _warn(recorder.warning)
-        self._put(
+        self._record(
             ev.RunStarted(
                 step=after,
                 config=tree,
@@ -492,14 +492,14 @@ class Run:
     def groups(self, step: int, groups: Iterable[Group]) -> None:
         """Show answers of a step that has not ended; `step` gives the rest of it."""
         with _training():
-            for event in _scored(_step(step, least=0), groups):
-                self._put(event)
+            for event in _scored(_step(step, minimum=0), groups):
+                self._record(event)
 
     def numbers(self, step: int, groups: Iterable[Group]) -> None:
         """Give the token numbers of answers that `groups` showed, in the same order."""
         with _training():
             for event in _numbered(_step(step), groups):
-                self._put(event)
+                self._record(event)
 
     def step(
         self,
@@ -524,47 +524,49 @@ class Run:
                 return
             self._step, groups, shown = number, list(groups), list(shown)
             for event in (*_scored(number, groups), *_numbered(number, groups)):
-                self._put(event)
+                self._record(event)
             for item in updates:
                 if _is(item, ev.PassFinished, "updates", "record.update(...)"):
-                    self._put(replace(item, step=number))
-            given = _metrics("metrics", metrics)
+                    self._record(replace(item, step=number))
+            reported = _metrics("metrics", metrics)
             if seconds is not None:
-                given["step_time"] = _number("seconds", seconds) or 0.0
+                reported["step_time"] = _number("seconds", seconds) or 0.0
             trained = [g.group for g in (*shown, *groups) if g.group.origin == "train"]
-            computed = {k: v for k, v in computed_metrics(trained).items() if k not in given}
+            computed = {k: v for k, v in computed_metrics(trained).items() if k not in reported}
             if new := computed.keys() - self._computed:
                 self._computed |= new
                 self.note(f"computed here, not by the trainer: {', '.join(sorted(new))}")
             finished = ev.StepFinished(
                 step=number,
-                metrics=computed | given,
-                tokens=self._total_tokens(trained, given),
-                elapsed=self._elapsed(given),
+                metrics=computed | reported,
+                tokens=self._total_tokens(trained, reported),
+                elapsed=self._elapsed(reported),
             )
             self._judged(finished)
 
-    def _elapsed(self, given: Mapping[str, float]) -> float:
+    def _elapsed(self, reported: Mapping[str, float]) -> float:
         """Seconds of training so far; of an import the sum of those that its files have."""
         if not self._imported:
             return time.monotonic() - self._begun
-        self._trained_s += given.get("step_time", math.nan)
+        self._trained_s += reported.get("step_time", math.nan)
         return self._trained_s
 
     def _judged(self, event: ev.StepFinished | ev.EvaluationFinished) -> None:
         """Record the event and the alerts that follow from it."""
-        self._put(event)
+        self._record(event)
         for alert in self._alerts.observe(event):
-            self._put(alert)
+            self._record(alert)
 
-    def _total_tokens(self, groups: Sequence[ev.Group], given: Mapping[str, float]) -> int | None:
+    def _total_tokens(
+        self, groups: Sequence[ev.Group], reported: Mapping[str, float]
+    ) -> int | None:
         """All tokens so far of the answers, as our own runs count; else as the trainer counts."""
         counts = [answer.model_tokens for item in groups for answer in item.rollouts]
         self._counts = self._counts and bool(counts) and None not in counts
         self._tokens += sum(filter(None, counts))
         if self._counts:
             return self._tokens
-        counted = given.get("num_tokens", math.nan)
+        counted = reported.get("num_tokens", math.nan)
         return int(counted) if math.isfinite(counted) else None
 
     def evaluation(
@@ -587,7 +589,7 @@ class Run:
                 if _is(p, ev.EvaluationSample, "problems", "record.problem(...)")
             )
             values = _evaluated(rows) | _metrics("metrics", metrics)
-            number = _step(step, least=0)
+            number = _step(step, minimum=0)
             self._judged(
                 ev.EvaluationFinished(
                     step=number,
@@ -612,13 +614,13 @@ class Run:
     def phase(self, step: int, phase: ev.Phase) -> None:
         """Say what the loop is doing in a step that has not ended."""
         with _training():
-            self._put(ev.PhaseStarted(step=_step(step), phase=phase))
+            self._record(ev.PhaseStarted(step=_step(step), phase=phase))
 
     def note(self, text: str, severity: Severity = "info") -> None:
         """Add a line to the run's log."""
         with _training():
             text = _text("text", text)
-            self._put(ev.NoteWritten(step=self._step, text=text, severity=severity))
+            self._record(ev.NoteWritten(step=self._step, text=text, severity=severity))
 
     def fail(self, error: BaseException) -> None:
         """End the run as failed."""
@@ -639,7 +641,7 @@ class Run:
     def _close(self, end: ev.Event) -> None:
         if self._leave.detach() is None:
             return
-        self._put(end)
+        self._record(end)
         recorder = self._recorder
         recorder.flush(CLOSE_S, "")
         if not recorder.closed:
@@ -648,16 +650,18 @@ class Run:
                 f"{waiting}; what its file has is read in when the next run begins with this store"
             )
 
-    def _put(self, event: ev.Event) -> None:
+    def _record(self, event: ev.Event) -> None:
         recorder = self._recorder
         if recorder.backlog > BACKLOG:
-            self._say(f"run {self.name}: the store is too slow or full, so steps are left out")
+            self._warn_once(
+                f"run {self.name}: the store is too slow or full, so steps are left out"
+            )
             return
         recorder.put(event)
         if trouble := recorder.board.view.store_warning:
-            self._say(f"run {self.name}: {trouble}")
+            self._warn_once(f"run {self.name}: {trouble}")
 
-    def _say(self, text: str) -> None:
+    def _warn_once(self, text: str) -> None:
         """Warn once of a store that cannot be written."""
         if not self._warned:
             self._warned = True
@@ -767,8 +771,8 @@ def _warn(text: str) -> None:
     warnings.warn(text, RecordWarning, stacklevel=level)
 
 
-def _left_out(field: str, value: Any, wanted: str) -> None:
-    _warn(f"{field} is left out: it must be {wanted}, got {quoted(value)}")
+def _left_out(field: str, value: Any, expected: str) -> None:
+    _warn(f"{field} is left out: it must be {expected}, got {quoted(value)}")
 
 
 def _is(value: Any, kind: type, field: str, maker: str) -> bool:
@@ -778,11 +782,11 @@ def _is(value: Any, kind: type, field: str, maker: str) -> bool:
     return False
 
 
-def _step(step: Any, least: int = 1) -> int:
+def _step(step: Any, minimum: int = 1) -> int:
     with contextlib.suppress(TypeError):
-        if least <= (number := operator.index(step)) < 2**62:
+        if minimum <= (number := operator.index(step)) < 2**62:
             return number
-    raise RecordError(f"step must be a whole number from {least}, got {quoted(step)}")
+    raise RecordError(f"step must be a whole number from {minimum}, got {quoted(step)}")
 
 
 def _text(field: str, value: Any) -> str:
@@ -811,7 +815,7 @@ def _number(field: str, value: Any) -> float | None:
     return None
 
 
-def _whole(field: str, value: Any) -> int | None:
+def _natural(field: str, value: Any) -> int | None:
     if value is None:
         return None
     try:
@@ -862,9 +866,9 @@ def _integers(field: str, values: Any, count: int | None = None) -> tuple[int, .
     if (items := _list(field, values)) is None:
         return None
     with contextlib.suppress(TypeError):
-        whole = [*map(operator.index, items)]
-        if not whole or 0 <= min(whole) <= max(whole) < LARGEST:
-            return tuple(whole) if _counted(field, whole, count) else None
+        integers = [*map(operator.index, items)]
+        if not integers or 0 <= min(integers) <= max(integers) < LARGEST:
+            return tuple(integers) if _counted(field, integers, count) else None
     _left_out(field, items, f"a list of whole numbers from 0 to {LARGEST - 1}")
     return None
 
@@ -911,7 +915,7 @@ def _prompt(prompt: Any) -> str | tuple[Mapping[str, Any], ...]:
     return ""
 
 
-def _shown(prompt: Prompt) -> str:
+def _prompt_text(prompt: Prompt) -> str:
     """A prompt as people read it."""
     if isinstance(prompt, str):
         return prompt

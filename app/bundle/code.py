@@ -38,10 +38,10 @@ def code_of(config: Mapping[str, Any], recorded: Mapping[str, Mapping[str, Any]]
     files: dict[str, bytes] = {}
     left_out: list[str] = []
     there = {digest_of(path): path for path in _named(config)}
-    for name, known in recorded.items():
-        if name == FOLDER or not known.get("sha256"):
+    for name, version in recorded.items():
+        if name == FOLDER or not version.get("sha256"):
             continue
-        path = there.get(str(known["sha256"]))
+        path = there.get(str(version["sha256"]))
         if path is None:
             left_out.append(f"{name} is not here as it was when the run began")
         else:

@@ -23,17 +23,17 @@ class Private:
     def __init__(self, hosts: Collection[str], *, with_code: bool) -> None:
         self._with_code = with_code
         names = {part for host in hosts for part in (host, host.partition(".")[0])}
-        known = [re.escape(n) for n in names if len(n) >= SHORTEST and n not in COMMON]
-        longest = "|".join(sorted(known, key=len, reverse=True))
-        self._hosts = re.compile(rf"(?<![\w-])(?:{longest})(?![\w-])") if known else None
-        here = Path.cwd()
-        self._here = f"{here}/" if len(here.parts) > 2 else ""  # paths become relative
+        patterns = [re.escape(n) for n in names if len(n) >= SHORTEST and n not in COMMON]
+        longest = "|".join(sorted(patterns, key=len, reverse=True))
+        self._hosts = re.compile(rf"(?<![\w-])(?:{longest})(?![\w-])") if patterns else None
+        folder = Path.cwd()
+        self._folder = f"{folder}/" if len(folder.parts) > 2 else ""  # paths become relative
         self._home = re.compile(re.escape(str(Path.home())) + r"(?![\w.-])")
         self._user = re.compile(rf"(?<=/){re.escape(_user())}(?=/|$)") if _user() else None
 
     def text(self, text: str) -> str:
         """A sentence or a path."""
-        text = text.replace(self._here, "") if self._here else text
+        text = text.replace(self._folder, "") if self._folder else text
         text = HOMES.sub("~", self._home.sub("~", text))
         text = self._user.sub("user", text) if self._user else text
         return self._hosts.sub("host", text) if self._hosts else text

@@ -158,7 +158,7 @@ def _hacking(snapshot: Snapshot) -> str:
     curves = snapshot.reward_curves
     if not curves:
         return ""
-    judge = snapshot.facts.judge
+    judge = snapshot.evidence.judge
     right = judge.function
     if fallen := _fallen(snapshot):
         return fallen
@@ -178,15 +178,15 @@ def _hacking(snapshot: Snapshot) -> str:
 
 def _fallen(snapshot: Snapshot) -> str:
     """That answers became worse, held-out ones since their best or those of training at once."""
-    facts = snapshot.facts
-    for fall in sorted(facts.falls, key=lambda fall: fall.reward is None):
+    evidence = snapshot.evidence
+    for fall in sorted(evidence.falls, key=lambda fall: fall.reward is None):
         ends = f"{share(fall.best.accuracy)} → {share(fall.last.accuracy)}"
         text = f"held-out accuracy{fall.answers} {ends} since step {fall.best.step}"
         if (reward := fall.reward) is not None:
             paid = f"held-out reward {short(reward.before)} → {short(reward.after)}"
             return f"Reward hacking is possible: {text}, {paid}."
         return f"▲ Answers became worse: {text}."
-    if (change := facts.collapsed) is not None:
+    if (change := evidence.collapsed) is not None:
         ends = f"{share(change.before)} → {share(change.after)}"
         return f"▲ Answers became worse: right in training {ends} since the first step."
     return ""
@@ -211,7 +211,7 @@ def _lost(curves: Mapping[str, Series], right: str, weights: Mapping[str, float]
 
 def _held_out(snapshot: Snapshot) -> str:
     """Whether held-out accuracy, which is of no reward, rose as the reward did."""
-    measured = snapshot.facts.held_out
+    measured = snapshot.evidence.held_out
     if len(measured) < 2:
         if snapshot.active:
             return _too_early(snapshot)

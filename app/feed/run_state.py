@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grpo_engine import events as ev
-from grpo_engine.run_health import HEALTH_METRICS, Judge, RunFacts, health
+from grpo_engine.run_health import HEALTH_METRICS, Evidence, Judge, health
 from grpo_tui.app.charts.series import Series
 from grpo_tui.app.feed.snapshot import ENDED, Head, LogLine, Request, Snapshot, Status, StepGroup
 from grpo_tui.app.text.event_text import sentence, severity
@@ -158,11 +158,11 @@ class RunState:
         live = board.tokens_per_second if board.phase in ("generate", "evaluate") else 0.0
         speed = series["tokens_per_second"].value if "tokens_per_second" in series else 0.0
         alerts = self._sorted_alerts()
-        facts = self._facts(head, series, alerts)
+        evidence = self._evidence(head, series, alerts)
         return Snapshot(
             head=head,
-            facts=facts,
-            health=health(facts),
+            evidence=evidence,
+            health=health(evidence),
             board=board,
             current_step=self._current if values["status"] not in ENDED else step,
             step_seconds=seconds,
@@ -186,14 +186,14 @@ class RunState:
         remaining = head.recorded - self._values.get("elapsed", 0.0)
         return (remaining if head.recorded else estimate) / head.speed
 
-    def _facts(
+    def _evidence(
         self, head: Head, series: Mapping[str, Series], alerts: Sequence[AlertView]
-    ) -> RunFacts:
+    ) -> Evidence:
         """What the health of the run depends on, the same as of a stored one."""
         settings, status, step = flat(head.config), self._values["status"], self._values["step"]
         judge = Judge.of(settings, series)
         failure = self._values.get("failure")
-        return RunFacts.of(
+        return Evidence.of(
             settings,
             {
                 name: zip(series[name].steps, series[name].values, strict=True)

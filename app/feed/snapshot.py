@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from grpo_engine import events as ev
 from grpo_engine.frozen import frozen
-from grpo_engine.run_health import Health, RunFacts
+from grpo_engine.run_health import Evidence, Health
 from grpo_tui.app.charts.series import Series
 from grpo_tui.experiments.values import AlertView, BoardGroup, BoardRollout, BoardView
 
@@ -18,7 +18,7 @@ Request = Literal["", "pause", "continue", "stop_after_step", "stop_now", "check
 
 ENDED = ("completed", "stopped", "aborted", "failed", "lost")
 EMPTY_BOARD = BoardView()
-NOTHING_YET = Health(word="too early", reason="No step is done yet.")
+NOTHING_YET = Health(label="too early", reason="No step is done yet.")
 
 
 # A group is drawn from the board until it is recorded, then from its event.
@@ -79,7 +79,7 @@ class Snapshot:
     paused_at: float | None = None  # wall time
     failure: ev.RunFailed | None = None
     checkpoint: int | None = None  # the step from which a lost run can be resumed
-    facts: RunFacts = RunFacts(step=0, active=False)
+    evidence: Evidence = Evidence(step=0, active=False)
     health: Health = NOTHING_YET  # by these facts
 
     @property

@@ -57,7 +57,7 @@ def flow(text: str, spans: Sequence[Span], width: int, limit: int) -> list[list[
     joined = joined.rstrip()
     wrapped = [clip_start(joined, width)]
     if limit > 1:
-        wrapped = wrap(joined, width, limit, keep_end=True)
+        wrapped = wrap(joined, width, limit, from_end=True)
     lines: list[list[Piece]] = []
     end = len(joined)
     for line in reversed(wrapped):

@@ -208,8 +208,8 @@ def _answer(
         ],
         "thinking": completion.thinking,
         "turns": {
-            place: _turn(span, clean, redact=choice.redact)
-            for place, span in spans
+            index: _turn(span, clean, redact=choice.redact)
+            for index, span in spans
             if span is not None and span.length
         },
         "replies": sorted(replies),
@@ -251,10 +251,10 @@ def _facts(completion: RolloutTokens, run: RunInfo) -> dict[str, list[str]]:
                 )
             )
             scored = completion.rollout.reward is not None
-            said = loss_texts(
+            losses = loss_texts(
                 loss, row, token, run.recipe, max_length=run.max_length, scored=scored
             )
-            texts += [(label or "ratios", text) for label, text in said.values()]
+            texts += [(label or "ratios", text) for label, text in losses.values()]
         for label, text in texts:
             facts.setdefault(label, []).append(text)
     return {label: texts for label, texts in facts.items() if any(texts)}

@@ -30,7 +30,7 @@ def gather(reader: "StoreReader", run: "RunSummary") -> dict[str, Any]:
     times, phases = phase_times([detail.summary]), set(map(time_of, PHASES))
     return {
         "run": run_row(detail.summary),
-        "health": state.word,
+        "health": state.label,
         "health_reason": state.reason,
         "verdict": run_verdict(detail.summary, progress(reader, run), setbacks(reader, run)),
         "versions": dict(detail.versions),

@@ -9,7 +9,7 @@ from grpo_engine.alerts.change import SPAN
 from grpo_engine.errors import ConfigError
 from grpo_engine.events import Severity
 from grpo_engine.frozen import frozen
-from grpo_engine.run_health import Health, RunFacts, health
+from grpo_engine.run_health import Evidence, Health, health
 from grpo_tui.experiments.values import AlertView, GroupView, RunSummary
 
 if TYPE_CHECKING:
@@ -121,50 +121,50 @@ class Audit:
 
 
 def audit(reader: "StoreReader", run: RunSummary) -> Audit:
-    from grpo_tui.experiments.run_health import run_facts
+    from grpo_tui.experiments.run_health import evidence_of
 
-    facts = run_facts(reader, [run])[run.key]
-    state = health(facts)
+    evidence = evidence_of(reader, [run])[run.key]
+    state = health(evidence)
     alerts = reader.alerts(run.key)
     findings = [_of_alert(reader, run, alert, state) for alert in alerts]
     findings += _ending(run, state, findings)
-    findings += _falls(facts, state, findings)
+    findings += _falls(evidence, state, findings)
     findings.sort(
         key=lambda item: (item.counts, SEVERITIES.index(item.severity), item.last_step),
         reverse=True,
     )
     metrics, named = reader.metric_keys(run.key), {item.topic for item in findings}
-    named |= {"held-out"} if facts.falls else set()
-    others = [topic for topic in TOPICS if topic not in named]
-    fine = {t for t in others if any(name.startswith(TOPICS[t][0]) for name in metrics)}
-    if len(facts.held_out) < 2:
+    named |= {"held-out"} if evidence.falls else set()
+    unnamed = [topic for topic in TOPICS if topic not in named]
+    fine = {t for t in unnamed if any(name.startswith(TOPICS[t][0]) for name in metrics)}
+    if len(evidence.held_out) < 2:
         fine.discard("held-out")
-    judge = facts.judge
-    if not judge.function and (judge.shared or len(facts.held_out) < 2):
+    judge = evidence.judge
+    if not judge.function and (judge.shared or len(evidence.held_out) < 2):
         fine.discard("hacking")  # nobody said what is right
     if run.step <= 2 * SPAN:  # too early for the rules that compare with usual values
         fine -= {"hacking", "update", "entropy"}
     return Audit(
         health=state,
         findings=tuple(findings),
-        fine=tuple(topic for topic in others if topic in fine),
-        unmeasured=tuple(topic for topic in others if topic not in fine),
+        fine=tuple(topic for topic in unnamed if topic in fine),
+        unmeasured=tuple(topic for topic in unnamed if topic not in fine),
     )
 
 
-def _ending(run: RunSummary, state: Health, others: Sequence[Finding]) -> Iterator[Finding]:
+def _ending(run: RunSummary, state: Health, findings: Sequence[Finding]) -> Iterator[Finding]:
     """How the run ended, or what its health says of the end and no other finding does."""
     if run.status in ENDINGS:
         severity, text, remedy = ENDINGS[run.status]
         text = text.format(run.error.rstrip("."))
-    elif state.word in OF_HEALTH and state.reason not in [item.explanation for item in others]:
-        severity, text, remedy = OF_HEALTH[state.word], state.reason, ""
+    elif state.label in OF_HEALTH and state.reason not in [item.explanation for item in findings]:
+        severity, text, remedy = OF_HEALTH[state.label], state.reason, ""
     else:
         return
-    health_topic = "hacking" if state.word == "hacked?" else "health"
+    health_topic = "hacking" if state.label == "hacked?" else "health"
     yield Finding(
         topic="process" if run.status in ENDINGS else health_topic,
-        rule=run.status if run.status in ENDINGS else state.word,
+        rule=run.status if run.status in ENDINGS else state.label,
         severity=severity,
         counts=True,
         first_step=run.step,
@@ -175,11 +175,11 @@ def _ending(run: RunSummary, state: Health, others: Sequence[Finding]) -> Iterat
     )
 
 
-def _falls(facts: RunFacts, state: Health, others: Sequence[Finding]) -> Iterator[Finding]:
+def _falls(evidence: Evidence, state: Health, findings: Sequence[Finding]) -> Iterator[Finding]:
     """The falls of held-out accuracy since its best that neither an alert nor the health names."""
-    if any(item.counts and item.rule == "held_out_fell" for item in others):
+    if any(item.counts and item.rule == "held_out_fell" for item in findings):
         return
-    for fall in (fall for fall in facts.falls if str(fall) not in state.reason):
+    for fall in (fall for fall in evidence.falls if str(fall) not in state.reason):
         yield Finding(
             topic="held-out",
             rule="held_out_fell",
@@ -197,7 +197,7 @@ def _falls(facts: RunFacts, state: Health, others: Sequence[Finding]) -> Iterato
 
 def _of_alert(reader: "StoreReader", run: RunSummary, alert: AlertView, state: Health) -> Finding:
     is_reason = alert.explanation == state.reason
-    implied = OF_HEALTH.get(state.word, "info") if is_reason else "info"
+    implied = OF_HEALTH.get(state.label, "info") if is_reason else "info"
     # a store of another version may have another word
     severity = alert.severity if alert.severity in SEVERITIES else "warning"
     examples = _gamed(reader, run, alert.last_step) if alert.rule == "format_hacking" else ()

@@ -78,7 +78,7 @@ def _curve(_run: RunSummary, _now: float, outcome: Outcome | None) -> Spans:
 
 
 def _health(_run: RunSummary, _now: float, outcome: Outcome | None) -> Spans:
-    word = outcome.health.word if outcome else ""
+    word = outcome.health.label if outcome else ""
     return [(word, HEALTH_COLOURS.get(word, "label"))]
 
 
@@ -99,7 +99,7 @@ def _held_out(run: RunSummary, _now: float, outcome: Outcome | None) -> Spans:
     gain = ""
     if metric.first is not None:
         gain = f"{100 * (metric.last - metric.first):+.0f}".replace("-", MINUS)
-    learns = outcome is not None and outcome.health.word in ("learning", "learned")
+    learns = outcome is not None and outcome.health.label in ("learning", "learned")
     return [(share(metric.last), "text"), (pad(gain, 5, ">"), "good" if learns else "label")]
 
 

@@ -248,25 +248,25 @@ def pad(text: str, width: int, align: str = "<") -> str:
     return " " * left + text + " " * (available - left)
 
 
-def wrap(text: str, width: int, max_lines: int, *, keep_end: bool = False) -> list[str]:
+def wrap(text: str, width: int, max_lines: int, *, from_end: bool = False) -> list[str]:
     """Wrap safe text into at most `max_lines` lines of `width` cells, at spaces if possible.
 
-    Overflow is cut with `…`, at the end, or at the start if `keep_end`.
+    Overflow is cut with `…`, at the end, or at the start if `from_end`.
     """
     if width <= 0 or max_lines <= 0:
         return []
     available = width * max_lines
     over = len(text) > 8 * available + 256
     if over:
-        text = text[-(8 * available + 256) :] if keep_end else text[: 8 * available + 256]
+        text = text[-(8 * available + 256) :] if from_end else text[: 8 * available + 256]
     lines: list[str] = []
     for paragraph in safe(text, "\n").split("\n"):
         lines.extend(_break(paragraph, width))
-        if len(lines) > max_lines and not keep_end:
+        if len(lines) > max_lines and not from_end:
             break
     if len(lines) <= max_lines and not over:
         return lines
-    if keep_end:
+    if from_end:
         cut = lines[-max_lines:]
         first = ELLIPSIS + cut[0]
         cut[0] = first[: _fitting(first, width)]

@@ -65,8 +65,8 @@ def _reserve(name: str) -> Path:
 
 def file_stem(name: str) -> str:
     """A name as the beginning of a file's name."""
-    kept = "".join(c if c.isalnum() or c in "-_." else "-" for c in name[:LONGEST])
-    return kept.strip("-.") or "run"
+    plain = "".join(c if c.isalnum() or c in "-_." else "-" for c in name[:LONGEST])
+    return plain.strip("-.") or "run"
 
 
 def table_export(

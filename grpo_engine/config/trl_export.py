@@ -66,22 +66,22 @@ def differences(config: RunConfig) -> Iterator[tuple[str, Any, Any]]:
     """Settings with an effect that TRL has no equivalent for: path, value, and value in TRL."""
     ours, theirs = effective(config), effective(build(translate(values_of(config))[0]))
     for path, value in ours.items():
-        other = theirs.get(path)
+        in_trl = theirs.get(path)
         is_automatic = path in AUTOMATIC and value == AUTOMATIC[path]
-        if not (is_automatic or is_equal(value, other) or is_unread(path, value, other)):
-            yield path, value, other
+        if not (is_automatic or is_equal(value, in_trl) or is_unread(path, value, in_trl)):
+            yield path, value, in_trl
 
 
-def is_equal(value: Any, other: Any) -> bool:
+def is_equal(value: Any, in_trl: Any) -> bool:
     """Whether two values are the same but for rounding, as of alpha = rank · scale."""
-    if isinstance(value, float) and isinstance(other, float):
-        return math.isclose(value, other, rel_tol=1e-9)
-    return bool(value == other)
+    if isinstance(value, float) and isinstance(in_trl, float):
+        return math.isclose(value, in_trl, rel_tol=1e-9)
+    return bool(value == in_trl)
 
 
-def is_unread(path: str, value: Any, other: Any) -> bool:
+def is_unread(path: str, value: Any, in_trl: Any) -> bool:
     """Whether it qualifies a choice that TRL lacks, and is as it is by default."""
-    return other is None and value == getattr(recipe("grpo"), path.rpartition(".")[2], None)
+    return in_trl is None and value == getattr(recipe("grpo"), path.rpartition(".")[2], None)
 
 
 def effective(config: RunConfig) -> Tree:
@@ -101,15 +101,15 @@ def effective(config: RunConfig) -> Tree:
 
 def minibatches_of(config: RunConfig) -> int:
     """Updates per pass; TRL's are of equally many answers."""
-    rows, wanted = config.rollout.rows, config.algorithm.resolved().minibatches
-    return next(count for count in range(min(rows, wanted), 0, -1) if rows % count == 0)
+    rows, requested = config.rollout.rows, config.algorithm.resolved().minibatches
+    return next(count for count in range(min(rows, requested), 0, -1) if rows % count == 0)
 
 
 def _batch(config: RunConfig, minibatches: int) -> Tree:
     """For one process: a generation batch is a step's answers, each update a part of them."""
     per_update = config.rollout.rows // minibatches
-    most = min(config.optimizer.micro_rows or ROWS, per_update)
-    rows = next(count for count in range(most, 0, -1) if per_update % count == 0)
+    largest = min(config.optimizer.micro_rows or ROWS, per_update)
+    rows = next(count for count in range(largest, 0, -1) if per_update % count == 0)
     return {
         "per_device_train_batch_size": rows,
         "gradient_accumulation_steps": per_update // rows,

@@ -48,8 +48,12 @@ def code_version(folder: Path, files: Iterable[Path]) -> dict[str, dict[str, Any
         return repositories[root] if root is not None else None
 
     result: dict[str, dict[str, Any]] = {}
-    if (own := repository(folder)) is not None:
-        result[FOLDER] = {"commit": own.commit, "dirty": own.dirty, "diff": own.diff}
+    if (of_folder := repository(folder)) is not None:
+        result[FOLDER] = {
+            "commit": of_folder.commit,
+            "dirty": of_folder.dirty,
+            "diff": of_folder.diff,
+        }
     for file in dict.fromkeys(path.resolve() for path in files):
         if digest := digest_of(file):
             of_file = repository(file.parent)
@@ -103,15 +107,15 @@ def root_of(folder: Path) -> Path | None:
 def _read(root: Path) -> Repository | None:
     try:
         git = Git(root)
-        commit = git.ask("rev-parse", "--verify", "--quiet", "HEAD^{commit}").decode().strip()
+        commit = git.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}").decode().strip()
     except (GitError, UnicodeDecodeError):
         return None
     changed: frozenset[str] | None = None
     tracked, diff = frozenset[str](), ""
     with suppress(GitError):
-        status = git.ask("status", "--porcelain", "-z", "-uno", "--no-renames", *WITHOUT_MODULES)
+        status = git.run("status", "--porcelain", "-z", "-uno", "--no-renames", *WITHOUT_MODULES)
         changed = frozenset(os.fsdecode(entry[3:]) for entry in status.split(b"\0") if entry)
-        tracked = frozenset(map(os.fsdecode, git.ask("ls-files", "-z").split(b"\0")))
+        tracked = frozenset(map(os.fsdecode, git.run("ls-files", "-z").split(b"\0")))
         if changed:
             diff = hashlib.sha256(difference(git)).hexdigest()
     return Repository(root=root, commit=commit, changed=changed, tracked=tracked, diff=diff)
@@ -123,7 +127,7 @@ WITHOUT_MODULES = ("--ignore-submodules=all",)
 def difference(git: "Git") -> bytes:
     """The uncommitted difference, as `git apply` takes it."""
     plain = ("--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", "--binary")
-    return git.ask("diff", *plain, *WITHOUT_MODULES, "HEAD")
+    return git.run("diff", *plain, *WITHOUT_MODULES, "HEAD")
 
 
 class Git:
@@ -135,14 +139,14 @@ class Git:
         self._program = shutil.which("git")
         self._config = dict(CONFIG)
         # Older versions of git do not take settings from the environment: nothing is asked then.
-        names = self.ask("config", "--name-only", "-z", "--get-regexp", ".*").split(b"\0")
+        names = self.run("config", "--name-only", "-z", "--get-regexp", ".*").split(b"\0")
         if not {name.lower().encode() for name in CONFIG} <= set(names):
             raise GitError("this version of git cannot be told to run no filters")
         for name in map(os.fsdecode, names):
             if FILTER.fullmatch(name):
                 self._config[name] = "false" if name.endswith(".required") else ""
 
-    def ask(self, *arguments: str) -> bytes:
+    def run(self, *arguments: str) -> bytes:
         """The output of a command."""
         if self._program is None:
             raise GitError("there is no git")
@@ -168,9 +172,9 @@ class Git:
 
 def environment(config: Mapping[str, str]) -> dict[str, str]:
     """What git sees: these settings over those of the repository, and nothing of another one."""
-    kept: Sequence[str] = ("PATH", "HOME", "XDG_CONFIG_HOME")
+    names: Sequence[str] = ("PATH", "HOME", "XDG_CONFIG_HOME")
     return {
-        **{name: os.environ[name] for name in kept if name in os.environ},
+        **{name: os.environ[name] for name in names if name in os.environ},
         "LC_ALL": "C",
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_NO_LAZY_FETCH": "1",

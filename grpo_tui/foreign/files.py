@@ -33,9 +33,9 @@ class Row:
     at: str  # "FILE:LINE"
     values: Mapping[str, Any]
 
-    def refuse(self, name: str, wanted: str) -> ImportRefusedError:
+    def refuse(self, name: str, expected: str) -> ImportRefusedError:
         return ImportRefusedError(
-            f"{self.at}: {name} must be {wanted}, got {quoted(self.values.get(name))}; {AGAIN}"
+            f"{self.at}: {name} must be {expected}, got {quoted(self.values.get(name))}; {AGAIN}"
         )
 
     def text(self, name: str) -> str:
@@ -80,11 +80,13 @@ class Folder:
             )
         return sorted(path for path in matches if self._is_file(path))
 
-    def by_step(self, pattern: str, number: re.Pattern[str], *, least: int = 1) -> dict[int, Path]:
+    def by_step(
+        self, pattern: str, number: re.Pattern[str], *, minimum: int = 1
+    ) -> dict[int, Path]:
         """The files by the step in their names, which is the first group of `number`."""
         matches = ((number.fullmatch(path.name), path) for path in self.files(pattern))
         steps = {int(match[1]): path for match, path in matches if match}
-        return {step: steps[step] for step in sorted(steps) if least <= step <= LARGEST_STEP}
+        return {step: steps[step] for step in sorted(steps) if minimum <= step <= LARGEST_STEP}
 
     def _is_file(self, path: Path) -> bool:
         """Whether it is a file that can be read without waiting, as from a pipe."""

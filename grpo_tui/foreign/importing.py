@@ -130,13 +130,13 @@ def _import(
 
 def _opened(path: Path, options: Options) -> Sequence[Reader]:
     """The files of the runs, as soon as there are any."""
-    said = False
+    is_announced = False
     while not (readers := recognised(path)):
         if not options.follow or not path.is_dir():
             raise unknown(path)
-        if not said:
+        if not is_announced:
             options.progress(f"waiting for the first step in {path}; ctrl+c ends it")
-        said = True
+        is_announced = True
         options.wait()
     return readers
 

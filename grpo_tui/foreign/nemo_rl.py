@@ -43,7 +43,7 @@ class NemoReader(Reader):
             kind: self.folder.by_step(
                 f"{kind}_data_step*.jsonl",
                 re.compile(rf"{kind}_data_step(\d{{1,8}})\.jsonl"),
-                least=kind == "train",
+                minimum=kind == "train",
             )
             for kind in ("train", "val")
         }
@@ -75,12 +75,12 @@ class Line:
     def __init__(self, row: Row) -> None:
         self.row = row
         ids, mask = _list(row, "token_ids"), _list(row, "token_loss_mask")
-        length = _one(row, "input_lengths")
+        length = _element(row, "input_lengths")
         self.end = length if type(length) is int and 0 <= length < len(ids) else len(ids)
         self.start = mask.index(1) if 1 in mask[: self.end] else self.end
         self.prompt_ids, self.ids = ids[: self.start], ids[self.start : self.end]
-        self.by_model = [bool(own) for own in mask[self.start : self.end]]
-        texts = _one(row, "content")
+        self.by_model = [*map(bool, mask[self.start : self.end])]
+        texts = _element(row, "content")
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise row.refuse("content", "a list of a list of texts")
         # A message for each turn of the model and each reply; those before are the prompt.
@@ -93,16 +93,18 @@ class Line:
 
     def rollout(self) -> record.Rollout:
         advantages = self._numbers("advantages") or []
-        for_all = {item for item, own in zip(advantages, self.by_model, strict=False) if own}
-        in_loss = finite(_one(self.row, "sample_loss_mask"))
-        mask = [int(own and in_loss != 0) for own in self.by_model]
-        kept = _one(self.row, "filtered_rewards")  # beside it `rewards` are those of other answers
+        pairs = zip(advantages, self.by_model, strict=False)
+        distinct = {advantage for advantage, by_model in pairs if by_model}
+        in_loss = finite(_element(self.row, "sample_loss_mask"))
+        mask = [int(by_model and in_loss != 0) for by_model in self.by_model]
+        # Beside these, `rewards` are those of other answers.
+        filtered = _element(self.row, "filtered_rewards")
         return record.rollout(
             "".join(self.texts),
-            reward=finite(_one(self.row, "rewards") if kept is None else kept),
-            advantage=for_all.pop() if len(for_all) == 1 else None,
+            reward=finite(_element(self.row, "rewards") if filtered is None else filtered),
+            advantage=distinct.pop() if len(distinct) == 1 else None,
             tokens=None
-            if _one(self.row, "token_ids") is None
+            if _element(self.row, "token_ids") is None
             else record.tokens(
                 self.ids,
                 sampler=self._numbers("generation_logprobs"),
@@ -118,8 +120,8 @@ class Line:
         values = _list(self.row, name)
         if len(values) == 1:  # one for all tokens
             values = values * self.end
-        own = values[self.start : self.end]
-        return own if any(own) or name == "advantages" else None
+        values = values[self.start : self.end]
+        return values if any(values) or name == "advantages" else None
 
     def _spans(self) -> list[Span]:
         """The turns and the replies; none for a single turn, or if messages are missing."""
@@ -143,7 +145,7 @@ def _group(items: Sequence[Line]) -> record.Group:
 
 def _chat(row: Row) -> list[Message]:
     """The messages of an answer of a validation."""
-    messages = _one(row, "content")
+    messages = _element(row, "content")
     if not isinstance(messages, list) or not all(isinstance(item, dict) for item in messages):
         raise row.refuse("content", "a list of a list of messages")
     return messages
@@ -154,11 +156,11 @@ def _validated(items: Sequence[Row]) -> record.Group:
     for row in items:
         text, spans = answer_of(split(_chat(row))[1])
         tokens = record.Tokens(spans=spans)
-        answers.append(record.rollout(text, reward=finite(_one(row, "rewards")), tokens=tokens))
+        answers.append(record.rollout(text, reward=finite(_element(row, "rewards")), tokens=tokens))
     return record.group(split(_chat(items[0]))[0], answers, origin="eval")
 
 
-def _one(row: Row, name: str) -> Any:
+def _element(row: Row, name: str) -> Any:
     """The element of a field; None for an empty one."""
     values = row.values.get(name)
     if values is None or values == []:
@@ -170,7 +172,7 @@ def _one(row: Row, name: str) -> Any:
 
 def _list(row: Row, name: str) -> list[Any]:
     """A field's numbers by token; none if it is absent."""
-    values = _one(row, name)
+    values = _element(row, name)
     if values is None:
         return []
     items = values if isinstance(values, list) else [values]

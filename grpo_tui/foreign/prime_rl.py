@@ -18,7 +18,7 @@ from grpo_tui import record
 from grpo_tui.foreign.files import LARGEST_STEP, Folder, Row, finite, first_row, rows
 from grpo_tui.foreign.messages import answer_of, prompt_of, text_of
 from grpo_tui.foreign.reader import Format, Reader, Step, evaluation_of
-from grpo_tui.foreign.streams import SEALED, Place, Stream
+from grpo_tui.foreign.streams import SEALED, Position, Stream
 
 MONITOR: Final = "monitors/file"
 TRACES: Final = f"{MONITOR}/traces"
@@ -68,45 +68,45 @@ class PrimeReader(Reader):
         self._old: dict[int, dict[str, Path]] = defaultdict(dict)
         self._shipped: dict[int, dict[str, None]] = defaultdict(dict)  # trace ids by step
         self._annotated: set[str] = set()  # ids of traces that the trainer has come to
-        self._notes: dict[str, list[Place]] = defaultdict(list)  # by trace id
-        self._places: dict[str, Place] = {}  # of the episodes of traces
-        self._held_out: dict[int, list[Place]] = defaultdict(list)
+        self._notes: dict[str, list[Position]] = defaultdict(list)  # by trace id
+        self._positions: dict[str, Position] = {}  # of the episodes of traces
+        self._held_out: dict[int, list[Position]] = defaultdict(list)
         self._before: dict[int, int] = {}  # the step before each
 
     def steps(self) -> dict[int, Any]:
         """The steps that the trainer has come to, or all if it annotates none."""
         for _, row in self._logged.new():
             self._log(row)
-        for place, row in self._updates.new():
-            self._annotate(place, row)
-        for place, row in self._episodes.new():
-            self._arrive(place, row)
+        for position, row in self._updates.new():
+            self._annotate(position, row)
+        for position, row in self._episodes.new():
+            self._arrive(position, row)
         for path in self.folder.files(OLD_FILES):
             match = OLD.search(path.as_posix())
             if match and 0 < (step := int(match[1])) <= LARGEST_STEP:
                 self._old[step][match[2]] = path
         trained = [n for n, ids in self._shipped.items() if not self._annotated.isdisjoint(ids)]
         last = max(trained, default=LARGEST_STEP)
-        found: dict[int, Any] = {
+        states: dict[int, Any] = {
             step: [len(self._notes[uid]) for uid in ids]
             for step, ids in self._shipped.items()
-            if step <= last and ids.keys() <= self._places.keys()
+            if step <= last and ids.keys() <= self._positions.keys()
         }
-        found |= {
+        states |= {
             step: [path.stat().st_size for path in files.values()]
             for step, files in self._old.items()
             if "train" in files
         }
-        self._before = {later: step for step, later in pairwise([-1, *sorted(found)])}
-        return {step: (found[step], len(self._evaluated(step))) for step in sorted(found)}
+        self._before = {later: step for step, later in pairwise([-1, *sorted(states)])}
+        return {step: (states[step], len(self._evaluated(step))) for step in sorted(states)}
 
-    def _evaluated(self, step: int) -> list[Place]:
+    def _evaluated(self, step: int) -> list[Position]:
         """The held-out episodes since the step before."""
         return [
-            place
-            for at, places in sorted(self._held_out.items())
+            position
+            for at, positions in sorted(self._held_out.items())
             if self._before[step] < at <= step
-            for place in places
+            for position in positions
         ]
 
     def _log(self, row: Row) -> None:
@@ -117,22 +117,22 @@ class PrimeReader(Reader):
         for name, value in row.rest(frozenset({"step", "time", "producer"})).items():
             self._metrics[step][RENAMED.get(name, name) if by_trainer else name] = value
 
-    def _annotate(self, place: Place, row: Row) -> None:
+    def _annotate(self, position: Position, row: Row) -> None:
         uid = row.text("trace_id")
-        self._notes[uid].append(place)
+        self._notes[uid].append(position)
         shipped = _dict(_dict(row.values.get("info")).get("ship")).get("step")
         if type(shipped) is int and 0 < shipped <= LARGEST_STEP:
             self._shipped[shipped][uid] = None
         if any("trainer_logprobs" in branch for branch in _dicts(row.values.get("branches"))):
             self._annotated.add(uid)
 
-    def _arrive(self, place: Place, row: Row) -> None:
+    def _arrive(self, position: Position, row: Row) -> None:
         work = _dict(_dict(row.values.get("run")).get("work"))
         step = work.get("step")
         if work.get("type") == "eval" and type(step) is int and 0 <= step <= LARGEST_STEP:
-            self._held_out[step].append(place)
+            self._held_out[step].append(position)
         for trace in _dicts(row.values.get("traces")):
-            self._places[str(trace.get("id"))] = place
+            self._positions[str(trace.get("id"))] = position
 
     def read(self, step: int) -> Step:
         files = self._old.get(step, {})
@@ -150,8 +150,8 @@ class PrimeReader(Reader):
     def _trained(self, step: int) -> Iterator["Trace"]:
         """The traces that a step trained on, with their annotations."""
         ids = self._shipped[step]
-        for place in dict.fromkeys(self._places[uid] for uid in ids):
-            for trace in traces_of([self._episodes.row(place)]):
+        for position in dict.fromkeys(self._positions[uid] for uid in ids):
+            for trace in traces_of([self._episodes.row(position)]):
                 if (uid := str(trace.values.get("id"))) in ids:
                     notes = [self._updates.row(note).values for note in self._notes[uid]]
                     yield replace(trace, notes=notes)

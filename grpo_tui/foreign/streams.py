@@ -5,6 +5,7 @@ import tempfile
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Final
 
@@ -19,7 +20,7 @@ PIECE = 1 << 20
 
 
 @frozen
-class Place:
+class Position:
     """Where a line is; that of a chunk stays when the chunk is sealed."""
 
     chunk: str
@@ -33,12 +34,12 @@ class Stream:
     def __init__(self, folder: Folder, *patterns: str) -> None:
         self._folder, self._patterns = folder, patterns
         self._paths: dict[str, Path] = {}
-        self._read_to: dict[str, Place] = {}
+        self._read_to: dict[str, Position] = {}
         self._complete: set[str] = set()
         self._unpacked: dict[str, IO[bytes]] = {}
         weakref.finalize(self, _close, self._unpacked)
 
-    def new(self) -> Iterator[tuple[Place, Row]]:
+    def new(self) -> Iterator[tuple[Position, Row]]:
         """The complete lines that were not read before."""
         self._paths = {
             str(path).removesuffix(SEALED): path
@@ -49,36 +50,38 @@ class Stream:
         }
         for chunk in sorted(self._paths.keys() - self._complete):
             path = self._paths[chunk]
-            start = self._read_to.get(chunk, Place(chunk=chunk, offset=0, line=1))
-            for place, line in self._lines(start):
+            start = self._read_to.get(chunk, Position(chunk=chunk, offset=0, line=1))
+            for position, line in self._lines(start):
                 if line.strip():
-                    yield place, row_of(line, f"{path}:{place.line}")
+                    yield position, row_of(line, f"{path}:{position.line}")
             if path.suffix == SEALED:
                 self._complete.add(chunk)
 
-    def row(self, place: Place) -> Row:
+    def row(self, position: Position) -> Row:
         """Read a line again."""
-        for _, line in self._lines(place, again=True):
-            return row_of(line, f"{place.chunk}:{place.line}")
-        raise ImportRefusedError(f"{place.chunk}:{place.line} is no longer there; {AGAIN}")
+        for _, line in self._lines(position, reread=True):
+            return row_of(line, f"{position.chunk}:{position.line}")
+        raise ImportRefusedError(f"{position.chunk}:{position.line} is no longer there; {AGAIN}")
 
-    def _lines(self, place: Place, *, again: bool = False) -> Iterator[tuple[Place, bytes]]:
-        path = self._paths[place.chunk]
+    def _lines(
+        self, position: Position, *, reread: bool = False
+    ) -> Iterator[tuple[Position, bytes]]:
+        path = self._paths[position.chunk]
         try:
-            with self._opened(place.chunk) as file:
-                file.seek(place.offset)
+            with self._opened(position.chunk) as file:
+                file.seek(position.offset)
                 while (line := file.readline(LONGEST_LINE + 1)).endswith(b"\n"):
-                    yield place, line
-                    place = Place(chunk=place.chunk, offset=file.tell(), line=place.line + 1)
-                    if not again:
-                        self._read_to[place.chunk] = place
+                    yield position, line
+                    position = replace(position, offset=file.tell(), line=position.line + 1)
+                    if not reread:
+                        self._read_to[position.chunk] = position
         except OSError as error:
             raise ImportRefusedError(
                 f"{path} cannot be read: {error.strerror or error}; {AGAIN}"
             ) from error
         if len(line) > LONGEST_LINE:
             raise ImportRefusedError(
-                f"{path}:{place.line} is longer than {LONGEST_LINE >> 20} MiB; {AGAIN}"
+                f"{path}:{position.line} is longer than {LONGEST_LINE >> 20} MiB; {AGAIN}"
             )
 
     @contextmanager

@@ -6,10 +6,10 @@ import pytest
 
 from grpo_engine.alerts.change import Evaluation, MetricChange
 from grpo_engine.run_health import (
+    Evidence,
     Health,
     Judge,
-    RunFacts,
-    Word,
+    Label,
     changes_in_training,
     collapse_of,
     evaluations,
@@ -21,7 +21,7 @@ BY_ANSWER = Judge(function="numeric_answer")
 SAID = "The model is rewarded for something other than right answers."
 
 
-def facts(
+def evidence(
     *accuracies: float,
     alerts: Sequence[str] = (),
     step: int = 60,
@@ -31,11 +31,11 @@ def facts(
     training: MetricChange | None = None,
     lately: MetricChange | None = None,
     error: str = "",
-) -> RunFacts:
+) -> Evidence:
     """A run with held-out accuracies at equal distances, the last one at its end."""
     apart = step // max(1, len(accuracies) - 1)
     points = [(apart * index, value) for index, value in enumerate(accuracies)]
-    return RunFacts(
+    return Evidence(
         step=step,
         active=active,
         error=error,
@@ -50,67 +50,67 @@ def facts(
 ROSE = MetricChange(before=0.3, after=0.5, error=0.02)
 STAYED = MetricChange(before=0.3, after=0.33, error=0.02)
 # Numbers and alerts at the end of runs of `benchmarks.alerts`, and of runs that have just begun.
-CASES: tuple[tuple[str, RunFacts, Word], ...] = (
-    ("healthy", facts(0.30, 0.60, 0.88), "learning"),
+CASES: tuple[tuple[str, Evidence, Label], ...] = (
+    ("healthy", evidence(0.30, 0.60, 0.88), "learning"),
     # .80 to .88 of 128 answers each is chance: .08 < 2 sqrt(.8*.2/128 + .88*.12/128) = .091
-    ("on its plateau", facts(0.30, 0.80, 0.88), "learned"),
-    ("on its plateau, by training too", facts(0.30, 0.80, 0.88, lately=STAYED), "learned"),
-    ("rises in training alone", facts(0.30, 0.80, 0.88, lately=ROSE), "learning"),
+    ("on its plateau", evidence(0.30, 0.80, 0.88), "learned"),
+    ("on its plateau, by training too", evidence(0.30, 0.80, 0.88, lately=STAYED), "learned"),
+    ("rises in training alone", evidence(0.30, 0.80, 0.88, lately=ROSE), "learning"),
     (
         "rises in training alone, and the alert says so",
-        facts(0.30, 0.80, 0.80, lately=ROSE, alerts=("held_out_flat",)),
+        evidence(0.30, 0.80, 0.80, lately=ROSE, alerts=("held_out_flat",)),
         "learned",
     ),
     # the last two together, .84 of 256, rose from .75: .09 > 2 sqrt(.75*.25/128 + .84*.16/256)
-    ("rises slowly", facts(0.30, 0.50, 0.75, 0.82, 0.86), "learning"),
-    ("measured at the ends, and flat in training", facts(0.30, 0.88, lately=STAYED), "learned"),
-    ("measured at the ends alone", facts(0.30, 0.88), "learning"),
-    ("early", facts(0.30, 0.80, 0.84, step=18, active=True), "learning"),
-    ("length alone", facts(0.30, 0.01, alerts=("format_hacking", "no_signal")), "hacked?"),
-    ("repeated tags", facts(0.30, 0.0, alerts=("kl_above_limit", "format_hacking")), "hacked?"),
-    ("KL explosion", facts(0.30, 0.06, alerts=("format_hacking", "reward_fell")), "broken"),
-    ("rate x 30", facts(0.30, 0.0, alerts=("kl_above_limit", "held_out_fell")), "broken"),
-    ("falls after its best", facts(0.30, 0.88, 0.45), "broken"),
-    ("falls below its start", facts(0.30, 0.14), "broken"),
-    ("failing reward", facts(0.30, 0.60, alerts=("reward_exception",)), "broken"),
-    ("failed", facts(0.30, 0.60, error="out of memory"), "broken"),
-    ("far from its reference", facts(0.30, 0.60, alerts=("kl_above_limit",)), "unstable"),
-    ("rate / 1000", facts(0.30, 0.30, alerts=("clip_never",)), "flat"),
-    ("beta 50", facts(0.30, 0.30, alerts=("nothing_learned",)), "flat"),
-    ("a gain within noise", facts(0.30, 0.38), "flat"),
-    ("the same gain on many problems", facts(0.30, 0.38, answers=2000), "learning"),
-    ("right from the start", facts(0.97, 0.98), "flat"),
-    ("slow machine", facts(0.30, 0.60, alerts=("busy_machine", "reward_slow")), "learning"),
-    ("own reward", facts(0.30, 0.90, judge=Judge(shared="startswith")), "unjudged"),
+    ("rises slowly", evidence(0.30, 0.50, 0.75, 0.82, 0.86), "learning"),
+    ("measured at the ends, and flat in training", evidence(0.30, 0.88, lately=STAYED), "learned"),
+    ("measured at the ends alone", evidence(0.30, 0.88), "learning"),
+    ("early", evidence(0.30, 0.80, 0.84, step=18, active=True), "learning"),
+    ("length alone", evidence(0.30, 0.01, alerts=("format_hacking", "no_signal")), "hacked?"),
+    ("repeated tags", evidence(0.30, 0.0, alerts=("kl_above_limit", "format_hacking")), "hacked?"),
+    ("KL explosion", evidence(0.30, 0.06, alerts=("format_hacking", "reward_fell")), "broken"),
+    ("rate x 30", evidence(0.30, 0.0, alerts=("kl_above_limit", "held_out_fell")), "broken"),
+    ("falls after its best", evidence(0.30, 0.88, 0.45), "broken"),
+    ("falls below its start", evidence(0.30, 0.14), "broken"),
+    ("failing reward", evidence(0.30, 0.60, alerts=("reward_exception",)), "broken"),
+    ("failed", evidence(0.30, 0.60, error="out of memory"), "broken"),
+    ("far from its reference", evidence(0.30, 0.60, alerts=("kl_above_limit",)), "unstable"),
+    ("rate / 1000", evidence(0.30, 0.30, alerts=("clip_never",)), "flat"),
+    ("beta 50", evidence(0.30, 0.30, alerts=("nothing_learned",)), "flat"),
+    ("a gain within noise", evidence(0.30, 0.38), "flat"),
+    ("the same gain on many problems", evidence(0.30, 0.38, answers=2000), "learning"),
+    ("right from the start", evidence(0.97, 0.98), "flat"),
+    ("slow machine", evidence(0.30, 0.60, alerts=("busy_machine", "reward_slow")), "learning"),
+    ("own reward", evidence(0.30, 0.90, judge=Judge(shared="startswith")), "unjudged"),
     (
         "own reward, before training",
-        facts(0.30, step=0, active=True, judge=Judge(shared="mine")),
+        evidence(0.30, step=0, active=True, judge=Judge(shared="mine")),
         "too early",
     ),
-    ("own reward fell", facts(0.90, 0.30, judge=Judge(shared="mine")), "broken"),
-    ("not measured", facts(), "unjudged"),
-    ("begun", facts(0.30, step=0, active=True), "too early"),
-    ("few steps", facts(0.30, step=12, active=True), "too early"),
-    ("few steps and already better", facts(0.30, 0.60, step=12, active=True), "learning"),
+    ("own reward fell", evidence(0.90, 0.30, judge=Judge(shared="mine")), "broken"),
+    ("not measured", evidence(), "unjudged"),
+    ("begun", evidence(0.30, step=0, active=True), "too early"),
+    ("few steps", evidence(0.30, step=12, active=True), "too early"),
+    ("few steps and already better", evidence(0.30, 0.60, step=12, active=True), "learning"),
     (
         "measured before training only",
-        facts(0.30, step=40, active=True, training=ROSE, lately=ROSE),
+        evidence(0.30, step=40, active=True, training=ROSE, lately=ROSE),
         "learning",
     ),
     (
         "measured before training only, and on its plateau",
-        facts(0.30, step=40, active=True, training=ROSE, lately=STAYED),
+        evidence(0.30, step=40, active=True, training=ROSE, lately=STAYED),
         "learned",
     ),
-    ("no gain so far", facts(0.30, step=40, active=True, training=STAYED), "flat"),
+    ("no gain so far", evidence(0.30, step=40, active=True, training=STAYED), "flat"),
 )
 
 
 @pytest.mark.parametrize(("run", "word"), [case[1:] for case in CASES], ids=[c[0] for c in CASES])
 def test_a_run_has_the_word_that_its_alerts_and_held_out_accuracy_deserve(
-    run: RunFacts, word: Word
+    run: Evidence, word: Label
 ) -> None:
-    assert health(run).word == word
+    assert health(run).label == word
 
 
 def evaluated(
@@ -141,23 +141,23 @@ def test_a_fall_since_the_best_is_likely_in_all_kinds_of_answers_or_sure_in_one(
 def test_a_run_whose_right_answers_fall_while_the_held_out_reward_rises_is_hacked() -> None:
     def verdict(*rewards: float, judge: Judge = BY_ANSWER) -> Health:
         held_out = evaluated(0.312, 0.400, 0.469, 0.393, rewards=rewards)
-        return health(RunFacts(step=30, active=False, held_out=held_out, judge=judge))
+        return health(Evidence(step=30, active=False, held_out=held_out, judge=judge))
 
     # .045 to .119 is .074 > 2 sqrt(2) .02/1.96 = .029, and .045 to .065 is not
     assert verdict(0.008, 0.018, 0.045, 0.119) == Health(
-        word="hacked?",
+        label="hacked?",
         reason="Held-out accuracy fell from 47% at step 20 to 39% at step 30 while the held-out "
         "reward rose from 0.045 to 0.119: the model is rewarded for something other than right "
         "answers.",
     )
     for rewards in ((), (0.008, 0.018, 0.045, 0.065)):
         assert verdict(*rewards) == Health(
-            word="learned",
+            label="learned",
             reason="Held-out accuracy rose from 31% at step 0 to 39% at step 30, but was 47% at "
             "step 20, a fall that chance does not explain.",
         )
     # where the reward decides which answers are right, nothing is known
-    assert verdict(0.0, 0.0, 0.0, 0.9, judge=Judge(shared="mine")).word == "unjudged"
+    assert verdict(0.0, 0.0, 0.0, 0.9, judge=Judge(shared="mine")).label == "unjudged"
 
 
 def test_a_collapse_shows_in_the_answers_of_training_after_three_steps() -> None:
@@ -166,17 +166,17 @@ def test_a_collapse_shows_in_the_answers_of_training_after_three_steps() -> None
     # .034 of 48 after .383 of 16: .349 > 2 sqrt(.396*.604/16 + .053*.947/48) = .25
     change = collapse_of(shares, 4, 16)
     assert change is not None
-    verdict = health(RunFacts(step=4, active=True, judge=BY_ANSWER, collapse=change))
+    verdict = health(Evidence(step=4, active=True, judge=BY_ANSWER, collapse=change))
     assert verdict == Health(
-        word="broken",
+        label="broken",
         reason="Right answers in training fell from 38% in the first step to 3% in the steps since "
         "2: the model gets worse at the task.",
     )
     # held-out answers that were tried at the end decide
     risen, earlier = evaluated(0.3, 0.6), evaluated(0.3, 0.3)
     for held_out, step, word in ((risen, 12, "learning"), (earlier, 17, "broken")):
-        run = RunFacts(step=step, active=True, held_out=held_out, collapse=change)
-        assert health(run).word == word
+        run = Evidence(step=step, active=True, held_out=held_out, collapse=change)
+        assert health(run).label == word
     assert collapse_of([(1, 0.383), (2, 0.2), (3, 0.25), (4, 0.22)], 4, 16) is None  # chance
     assert collapse_of([(step, value + 2) for step, value in shares], 4, 16) is None  # no share
     assert collapse_of(shares, 4, None) is None
@@ -191,40 +191,40 @@ def test_what_training_says_changes_with_every_ten_steps_only() -> None:
 
 
 def test_a_step_is_named_only_if_something_was_measured_there() -> None:
-    both = facts(0.30, 0.88, lately=STAYED)
+    both = evidence(0.30, 0.88, lately=STAYED)
     assert health(both).reason == (
         "Held-out accuracy rose from 30% at step 0 to 88% at step 60; since the middle of the run, "
         "right answers in training went from 30% to 33%, which chance alone can explain."
     )
-    once = facts(0.30, step=44, active=True, training=ROSE, lately=STAYED)
+    once = evidence(0.30, step=44, active=True, training=ROSE, lately=STAYED)
     assert health(once).reason == (
         "Right answers in training rose from 30% in steps 1 to 10 to 50% in steps 31 to 40, but no "
         "further since the middle of the run (30%). Held-out accuracy was measured once."
     )
     fell = MetricChange(before=0.5, after=0.3, error=0.02)
-    worse = health(facts(0.30, step=40, training=fell, lately=fell))
-    assert worse.word == "broken"
+    worse = health(evidence(0.30, step=40, training=fell, lately=fell))
+    assert worse.label == "broken"
     assert worse.reason.startswith("Right answers in training fell from 50% in steps 1 to 10")
 
 
 def test_the_reason_has_the_numbers_or_the_alert() -> None:
-    assert health(facts(0.30, 0.88)).reason.startswith(
+    assert health(evidence(0.30, 0.88)).reason.startswith(
         "Held-out accuracy rose from 30% at step 0 to 88% at step 60"
     )
-    assert health(facts(0.30, 0.80, 0.88)).reason == (
+    assert health(evidence(0.30, 0.80, 0.88)).reason == (
         "Held-out accuracy rose from 30% at step 0 to 88% at step 60, but no further since step 30."
     )
-    assert health(facts(0.30, 0.01, alerts=("format_hacking",))).reason == SAID
-    assert health(facts(0.30, 0.30, alerts=("nothing_learned",))).reason.endswith(SAID)
-    assert "before training" in health(facts(0.97, 0.98)).reason
-    shared: Health = health(facts(0.3, 0.9, judge=Judge(shared="startswith")))
+    assert health(evidence(0.30, 0.01, alerts=("format_hacking",))).reason == SAID
+    assert health(evidence(0.30, 0.30, alerts=("nothing_learned",))).reason.endswith(SAID)
+    assert "before training" in health(evidence(0.97, 0.98)).reason
+    shared: Health = health(evidence(0.3, 0.9, judge=Judge(shared="startswith")))
     assert shared.reason.startswith(
         "Cannot be judged: the held-out numbers use the same reward, startswith, so they rise also"
     )
-    alone = health(facts(judge=Judge(shared="mine")))  # no held-out problem was tried
+    alone = health(evidence(judge=Judge(shared="mine")))  # no held-out problem was tried
     assert alone.reason.startswith("Cannot be judged: there is only the reward, mine, which rises")
-    assert health(facts()).reason.startswith("Cannot be judged: held-out accuracy was never")
-    never = health(facts(step=40, training=ROSE)).reason
+    assert health(evidence()).reason.startswith("Cannot be judged: held-out accuracy was never")
+    never = health(evidence(step=40, training=ROSE)).reason
     assert never.endswith("Held-out accuracy was never measured.")
 
 

@@ -62,7 +62,7 @@ def _content(run: "RunSummary", result: "Audit") -> dict[str, Any]:
 def _lines(run: "RunSummary", result: "Audit") -> Iterator[str]:
     """The findings for people: severity, topic, steps, sentence and remedy; then what is fine."""
     health = result.health
-    yield safe(f"{run.title}: {run.status}, {step_of(run.step, run.total_steps)}, {health.word}")
+    yield safe(f"{run.title}: {run.status}, {step_of(run.step, run.total_steps)}, {health.label}")
     if health.reason not in [item.explanation for item in result.findings]:
         yield safe(health.reason, " ")
     for item in result.findings:

@@ -100,7 +100,7 @@ def list_(
 
 def health_fields(health: "Health") -> dict[str, str]:
     """What JSON has of a run's health."""
-    return {"health": health.word, "health_reason": health.reason}
+    return {"health": health.label, "health_reason": health.reason}
 
 
 def _table(
@@ -142,7 +142,7 @@ def show(
 
     with reading() as reader:
         summary = reader.resolve(run)
-        shown = _Shown(
+        page = _RunPage(
             content=gather(reader, summary),
             detail=reader.run(summary.key),
             code=reader.code(summary.key),
@@ -150,13 +150,13 @@ def show(
             end=post_mortem(reader, summary.key) if summary.status in ENDED_BADLY else None,
         )
     if as_json:
-        print_json(_json_of(shown))
+        print_json(_json_of(page))
     else:
-        _print_run(shown, all_settings=all_settings)
+        _print_run(page, all_settings=all_settings)
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
+class _RunPage:
     """What `runs show` has of a run, as a text or as JSON."""
 
     content: dict[str, Any]  # that of its report
@@ -166,8 +166,8 @@ class _Shown:
     end: "PostMortem | None"
 
 
-def _json_of(shown: _Shown) -> dict[str, Any]:
-    content, detail = shown.content, shown.detail
+def _json_of(page: _RunPage) -> dict[str, Any]:
+    content, detail = page.content, page.detail
     return {
         **content["run"],
         "health": content["health"],
@@ -177,27 +177,27 @@ def _json_of(shown: _Shown) -> dict[str, Any]:
         "files": detail.files and asdict(detail.files),
         "config": detail.config,
         "versions": detail.versions,
-        "code": shown.code,
+        "code": page.code,
         "folder": detail.folder,
         "attempts": [asdict(item) for item in detail.attempts],
-        "alerts": [{name: getattr(item, name) for name in ALERT_FIELDS} for item in shown.alerts],
-        "post_mortem": shown.end and asdict(shown.end),
+        "alerts": [{name: getattr(item, name) for name in ALERT_FIELDS} for item in page.alerts],
+        "post_mortem": page.end and asdict(page.end),
     }
 
 
-def _print_run(shown: _Shown, *, all_settings: bool) -> None:
+def _print_run(page: _RunPage, *, all_settings: bool) -> None:
     from grpo_tui.app.page.facts import tables
     from grpo_tui.app.text.event_text import device_text
     from grpo_tui.app.text.run_text import files_text
 
-    content, detail = shown.content, shown.detail
+    content, detail = page.content, page.detail
     device = content["run"]["device"]
     fields = content["run"] | {
         "health": f"{content['health']}: {content['health_reason']}",
         "device": device and device_text(device),
         "begun_from": detail.descent,
         "origin": detail.origin,
-        "code": ", ".join(map(_commit, shown.code.items())),
+        "code": ", ".join(map(_commit, page.code.items())),
     }
     fields["elapsed"] = fields["elapsed"] or None  # its trainer may have recorded no times
     print_fields({k: v for k, v in fields.items() if " " not in k and v not in ("", None)})
@@ -208,10 +208,10 @@ def _print_run(shown: _Shown, *, all_settings: bool) -> None:
         if rows:
             print_text(f"\n{title}")
             print_table(rows)
-    for alert in shown.alerts:
+    for alert in page.alerts:
         _print_alert(alert)
-    if shown.end is not None:
-        _print_end(detail.summary, shown.end)
+    if page.end is not None:
+        _print_end(detail.summary, page.end)
 
 
 def _commit(version: "tuple[str, Mapping[str, Any]]") -> str:

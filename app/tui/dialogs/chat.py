@@ -46,7 +46,7 @@ class ChatPanel(Panel):
                 lines += completion_lines(tokens, width)
             else:
                 text = turn.texts[self._model] or ("" if turn.done else "…")
-                parts = wrap(text, width, MAX_LINES, keep_end=True)
+                parts = wrap(text, width, MAX_LINES, from_end=True)
                 lines += [[(part, "text")] for part in parts]
             lines.append([])
         end = max(0, len(lines) - height)

@@ -88,7 +88,7 @@ def _parts(
     elif snapshot.status != "empty":
         if alerts := sum(alert.severity != "info" for alert in snapshot.open_alerts):
             parts["alerts"] = [(f"{severity_mark('warning')[0]}{alerts}  ", "bold warn")]
-        word = snapshot.health.word
+        word = snapshot.health.label
         parts["health"] = [(f"{word}  ", HEALTH_COLOURS.get(word, "label"))]
         parts["mark"] = [(f"{mark}  ", "text")] if mark else [("step ", "text")]
         total = f"/{head.total_steps}" if head.total_steps else ""

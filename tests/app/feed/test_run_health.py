@@ -9,14 +9,14 @@ import pytest
 
 from grpo_engine import events as ev
 from grpo_engine.alerts.change import Evaluation, MetricChange
-from grpo_engine.run_health import Judge, RunFacts, health
+from grpo_engine.run_health import Evidence, Judge, health
 from grpo_tui.app.charts.series import Series
 from grpo_tui.app.feed.feed import Session
 from grpo_tui.app.feed.narrator import narrate
 from grpo_tui.app.feed.snapshot import Head, Snapshot
 from grpo_tui.app.feed.stored import StoreFeed
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.run_health import healths, run_facts
+from grpo_tui.experiments.run_health import evidence_of, healths
 from tests import patience
 from tests.app.script import CONFIG
 from tests.app.stored import record, run_events
@@ -72,7 +72,7 @@ def test_a_stored_run_and_the_shown_one_have_the_same_health(
     with closing(StoreReader(path)) as reader:
         run = reader.resolve("otter")
         stored = healths(reader, [run])[run.key]
-    assert stored.word == word, stored
+    assert stored.label == word, stored
     assert session.pull().health == stored
     session.close()
 
@@ -85,11 +85,11 @@ def test_both_say_that_held_out_answers_fell_since_their_best(tmp_path: Path) ->
     snapshot = session.pull()
     with closing(StoreReader(path)) as reader:
         run = reader.resolve("otter")
-        facts = run_facts(reader, [run])[run.key]
-    assert len(facts.falls) == 2
-    assert snapshot.facts.falls == facts.falls
-    assert snapshot.health == health(facts)
-    assert snapshot.health.word == "hacked?"
+        evidence = evidence_of(reader, [run])[run.key]
+    assert len(evidence.falls) == 2
+    assert snapshot.evidence.falls == evidence.falls
+    assert snapshot.health == health(evidence)
+    assert snapshot.health.label == "hacked?"
     assert snapshot.health.reason.startswith(
         "Held-out accuracy fell from 60% at step 10 to 40% at step 24 while the held-out reward"
     )
@@ -103,13 +103,13 @@ def test_watch_says_first_that_answers_became_worse() -> None:
         Evaluation(step=10 * i, accuracy=a, answers=200) for i, a in enumerate((0.6, 0.4))
     )
     curves = {"rewards/accuracy/mean": Series.of("rewards/accuracy/mean", (1, 2), (0.5, 0.5))}
-    facts = RunFacts(step=16, active=False, judge=Judge(function="accuracy"))
+    evidence = Evidence(step=16, active=False, judge=Judge(function="accuracy"))
     shown = Snapshot(
-        status="completed", step=16, series=curves, head=Head(config=CONFIG), facts=facts
+        status="completed", step=16, series=curves, head=Head(config=CONFIG), evidence=evidence
     )
 
-    def sentences(**facts: object) -> tuple[str, ...]:
-        return narrate(replace(shown, facts=replace(shown.facts, **facts)))  # type: ignore[arg-type]
+    def sentences(**evidence: object) -> tuple[str, ...]:
+        return narrate(replace(shown, evidence=replace(shown.evidence, **evidence)))  # type: ignore[arg-type]
 
     fall = "▲ Answers became worse: held-out accuracy 60% → 40% since step 0."
     assert fall in sentences(held_out=held_out)

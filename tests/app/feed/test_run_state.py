@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_engine import events as ev
-from grpo_engine.run_health import Judge, RunFacts
+from grpo_engine.run_health import Evidence, Judge
 from grpo_tui.app.charts.series import Series
 from grpo_tui.app.feed.narrator import narrate, steps_of
 from grpo_tui.app.feed.run_state import RunState
@@ -420,7 +420,7 @@ def rewarded(*, right: Sequence[float], form: Sequence[float], **more: Any) -> s
 def with_facts(snapshot: Snapshot) -> Snapshot:
     """The snapshot with what follows from its settings and curves."""
     settings = flat(snapshot.head.config)
-    facts = RunFacts.of(
+    evidence = Evidence.of(
         settings,
         {name: [*zip(s.steps, s.values, strict=True)] for name, s in snapshot.series.items()},
         judge=Judge.of(settings, snapshot.series),
@@ -429,7 +429,7 @@ def with_facts(snapshot: Snapshot) -> Snapshot:
         error="",
         alerts={},
     )
-    return replace(snapshot, facts=facts)
+    return replace(snapshot, evidence=evidence)
 
 
 def test_the_narrator_says_whether_the_reward_is_hacked_also_when_it_is_not() -> None:

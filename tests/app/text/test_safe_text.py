@@ -160,14 +160,14 @@ def test_an_excerpt_keeps_two_thirds_of_the_room_for_what_follows() -> None:
 
 @given(ANY_TEXT, st.integers(2, 30), st.integers(1, 5), st.booleans())
 def test_wrapped_lines_fit_and_say_that_they_were_cut(
-    text: str, width: int, most: int, keep_end: bool
+    text: str, width: int, most: int, from_end: bool
 ) -> None:
-    lines = wrap(text, width, most, keep_end=keep_end)
+    lines = wrap(text, width, most, from_end=from_end)
     assert len(lines) <= most
     assert all(cell_len(line) <= width for line in lines)
     full = wrap(text, width, 10_000)
     if len(full) > most:
-        assert (lines[0][0] if keep_end else lines[-1][-1]) == "…"
+        assert (lines[0][0] if from_end else lines[-1][-1]) == "…"
     else:
         assert lines == full
 

@@ -34,7 +34,7 @@ SHOWN = Snapshot(
     step=60,
     current_step=60,
     alerts=(ALERT,),
-    health=Health(word="hacked?", reason="Reward rose and accuracy fell."),
+    health=Health(label="hacked?", reason="Reward rose and accuracy fell."),
 )
 
 

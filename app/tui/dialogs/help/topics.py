@@ -127,7 +127,7 @@ def _raised(alert: AlertView) -> Iterator[tuple[str, str]]:
 
 def health_part(name: str, health: Health) -> HelpPart:
     """Say why a run has the word that it has in the header, and what that means."""
-    word = health.word
+    word = health.label
     return HelpPart(f"health of {name}", ((word, health.reason), ("", HEALTH[word])))
 
 

@@ -124,7 +124,7 @@ class CompareScreen(WorkbenchScreen):
         width, height = self.app.size
         height -= 2  # tabs and keys
         single = width < ONE_COLUMN
-        beside = width >= TWO_PAGES and self.view.page in ("ranking", "settings")
+        has_two_columns = width >= TWO_PAGES and self.view.page in ("ranking", "settings")
         page, verdict = self.query_one(ComparePagePanel), self.query_one(VerdictLine)
         runs, settings = self.query_one(RunsPanel), self.query_one(SettingsPanel)
         legend = (
@@ -133,7 +133,7 @@ class CompareScreen(WorkbenchScreen):
         rows = rows_of(
             height,
             sentences=verdict.height_needed(width, height),
-            page=page.height_needed(width * 3 // 5 if beside else width),
+            page=page.height_needed(width * 3 // 5 if has_two_columns else width),
             legend=legend + 3,
             focused=(self.focused.id if self.focused else None) or "",
         )
@@ -142,10 +142,10 @@ class CompareScreen(WorkbenchScreen):
         grid.grid_size_columns = 1 if single else 2
         grid.grid_rows = " ".join(str(rows[name]) for name in ("runs", "curves", "page"))
         settings.display = not single
-        grid.grid_columns = "3fr 2fr" if beside else "1fr"
-        self.query_one(MetricsPanel).display = beside
-        self.query_one(CurvesPanel).styles.column_span = 1 if single or beside else 2
-        page.styles.column_span = 1 if single or beside else 2
+        grid.grid_columns = "3fr 2fr" if has_two_columns else "1fr"
+        self.query_one(MetricsPanel).display = has_two_columns
+        self.query_one(CurvesPanel).styles.column_span = 1 if single or has_two_columns else 2
+        page.styles.column_span = 1 if single or has_two_columns else 2
 
     def on_descendant_focus(self) -> None:
         """Open the panel that has the focus, where not all can be."""

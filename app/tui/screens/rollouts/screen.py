@@ -518,7 +518,7 @@ class RolloutsScreen(WorkbenchScreen):
     ) -> None:
         self._move(self.view)
         highlights = self.view.highlights if self.view.measure == measure else ()
-        start, has_some, backward = step, bool(highlights), by < 0
+        start, has_any, backward = step, bool(highlights), by < 0
         highlight, distance = next_highlight(highlights, cursor, by), by if highlights else 0
         with reporting(self):
             while highlight is None:
@@ -526,10 +526,10 @@ class RolloutsScreen(WorkbenchScreen):
                 step, highlights = await self.read(
                     "highlights", load_highlights, step, measure, distance
                 )
-                has_some |= bool(highlights and not distance)
+                has_any |= bool(highlights and not distance)
                 if distance and step.step == last:
-                    if by < 0 or has_some:
-                        self._report_no_highlight(measure, backward=backward, in_step=has_some)
+                    if by < 0 or has_any:
+                        self._report_no_highlight(measure, backward=backward, in_step=has_any)
                         return
                     # None here or later, as in a step that is being trained: go to the latest.
                     step, by = start, -1

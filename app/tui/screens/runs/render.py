@@ -181,7 +181,7 @@ def card_lines(view: RunsView, width: int, height: int) -> list[Line]:
 
 def preview_lines(preview: Preview, width: int, height: int) -> list[Line]:
     """Everything that fits, the most important first."""
-    word, reason = preview.health.word, preview.health.reason
+    word, reason = preview.health.label, preview.health.reason
     lines = _head(preview, width)
     lines += paragraph(reason, width, 5, "text", (f"{word}  ", HEALTH_COLOURS.get(word, "label")))
     lines += _post_mortem(preview, width)

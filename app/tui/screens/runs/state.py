@@ -214,7 +214,7 @@ def read_table(store: Path, runs: Sequence[RunSummary]) -> list[dict[str, Any]]:
     with StoreReader(store) as reader:
         states = healths(reader, runs)
     return [
-        run_row(run) | {"health": states[run.key].word, "health_reason": states[run.key].reason}
+        run_row(run) | {"health": states[run.key].label, "health_reason": states[run.key].reason}
         for run in runs
     ]
 

@@ -231,7 +231,7 @@ def text_rows(rollout: StepRollout, mark: str, width: int, rows: int) -> list[li
         return flow(text, rollout.spans, width, rows) or [[]]
     if rows == 1:  # at any place, not at a space
         return [[((clip_start if growing else clip)(text, width), False)]]
-    return [[(part, False)] for part in wrap(text, width, rows, keep_end=growing) or [""]]
+    return [[(part, False)] for part in wrap(text, width, rows, from_end=growing) or [""]]
 
 
 def with_edge(lines: Sequence[Line], marked: bool) -> list[Line]:

@@ -252,11 +252,11 @@ def ticks_of(span: float, width: int, axis: str = "step") -> list[Tick]:
     """Round steps, tokens or seconds (`wall`) between the ends of an axis from 0 to `span`."""
     if span <= 0:
         return []
-    wanted = span / max(2, min(MOST_TICKS, width // TICK_CELLS))
+    ideal = span / max(2, min(MOST_TICKS, width // TICK_CELLS))
     unit, sign = 1, "s" * (axis == "wall")
     if sign and span >= 99.5:
         unit, sign = (60, " min") if span < 5400 else (3600, " h")
-    step = unit * float(next(steps_from(wanted / unit)))
+    step = unit * float(next(steps_from(ideal / unit)))
     if axis == "step":
         step = max(1.0, step)
     positions = (n * step for n in range(1, math.ceil(span / step)))

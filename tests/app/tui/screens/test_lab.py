@@ -19,11 +19,11 @@ from grpo_tui.app.text.numbers import short
 from grpo_tui.app.tui.dialogs.help.topics import topic_part
 from grpo_tui.app.tui.screens.new_run.screen import NewRunScreen
 from grpo_tui.app.tui.screens.rollouts.lab.render import (
+    distinct_texts,
     result_lines,
     rollout_lines,
     table_lines,
     token_lines,
-    told_apart,
 )
 from grpo_tui.app.tui.screens.rollouts.lab.screen import EffectPanel, LabScreen, LabSettingsPanel
 from grpo_tui.app.tui.screens.rollouts.lab.state import LabView, read_step, spread
@@ -258,7 +258,7 @@ def test_a_range_has_no_average_before_all_its_steps_are_computed(store: Path) -
         ),
     ],
 )
-def test_the_rows_of_two_recipes_are_told_apart_and_a_sentence_says_what_differs(
+def test_the_rows_of_two_recipes_are_distinct_texts_and_a_sentence_says_what_differs(
     changes: dict[str, float], clipped: int, label: str, sentence: str, store: Path
 ) -> None:
     with closing(StoreReader(store)) as reader:
@@ -276,12 +276,12 @@ def test_the_rows_of_two_recipes_are_told_apart_and_a_sentence_says_what_differs
 
 
 def test_two_values_have_the_digits_that_tell_them_apart() -> None:
-    assert told_apart((0.001302, 0.001104), "share", 7) == [".13%", ".11%"]
-    assert told_apart((0.001102, 0.0004), "share", 7) == [".11%", ".04%"]
-    assert told_apart((0.00331, 0.00332), "", 7) == [".00331", ".00332"]
-    assert told_apart((8.21e-5, 8.22e-5), "", 7) == ["8.21e−5", "8.22e−5"]
-    assert told_apart((0.5, 0.5), "share", 7) == ["50%", "50%"]
-    assert told_apart((0.00331111, 0.00331112), "", 7) == [".0033", ".0033"]  # there is no room
+    assert distinct_texts((0.001302, 0.001104), "share", 7) == [".13%", ".11%"]
+    assert distinct_texts((0.001102, 0.0004), "share", 7) == [".11%", ".04%"]
+    assert distinct_texts((0.00331, 0.00332), "", 7) == [".00331", ".00332"]
+    assert distinct_texts((8.21e-5, 8.22e-5), "", 7) == ["8.21e−5", "8.22e−5"]
+    assert distinct_texts((0.5, 0.5), "share", 7) == ["50%", "50%"]
+    assert distinct_texts((0.00331111, 0.00331112), "", 7) == [".0033", ".0033"]  # there is no room
 
 
 async def test_replies_of_an_environment_have_no_push_in_the_lab(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def table_lines(view: LabView, width: int) -> list[Line]:
     effects = [view.effect(recipe) for recipe in (view.base, view.recipe)]
     measures = [effect.measures if effect else (None,) * len(MEASURES) for effect in effects]
     texts = [
-        told_apart(values, unit, column - 1)
+        distinct_texts(values, unit, column - 1)
         for *values, (_, unit) in zip(*measures, MEASURES, strict=True)
     ]
     for index, (recipe, effect) in enumerate(zip((view.base, view.recipe), effects, strict=True)):
@@ -72,7 +72,7 @@ def table_lines(view: LabView, width: int) -> list[Line]:
     return lines
 
 
-def told_apart(values: Sequence[float | None], unit: str, width: int) -> list[str]:
+def distinct_texts(values: Sequence[float | None], unit: str, width: int) -> list[str]:
     """Two values of a unit, with as many more digits as show that they differ, if these fit."""
     texts = [with_unit(value, unit) for value in values]
     before, after = values
@@ -102,7 +102,7 @@ def result_lines(view: LabView, width: int) -> list[Line]:
     text = f"With {name_of(view.recipe, view.base)}{old}, "
     count, freed = before.clipped, before.clipped - after.clipped
     if freed:
-        shares = told_apart([e.measures[0] for e in (before, after)], "share", width)
+        shares = distinct_texts([e.measures[0] for e in (before, after)], "share", width)
         text += (
             f"{freed:,} of {count:,} clipped tokens would be free"
             if freed > 0
