@@ -104,6 +104,8 @@ def quoted(value: object) -> str:
         return shortened(repr(value))
     except ValueError:  # Python writes no whole number of more than 4,300 digits
         return "a number of thousands of digits"
+    except RecursionError:
+        return f"a {type(value).__name__} that is nested too deep"
 
 
 def shortened(text: str) -> str:

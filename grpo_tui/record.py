@@ -67,6 +67,7 @@ __all__ = [
 BACKLOG = 2_000  # events that wait for a store before further steps are left out
 CLOSE_S = 30.0  # how long the end of a run waits for the store
 LARGEST = 2**31  # of a token id
+DEEPEST = 50  # lists and mappings in a setting
 OTHERS = ("trainer", "theirs")  # what a run's tree has beside settings of this program
 
 
@@ -371,6 +372,8 @@ def run(
             raise RecordError(
                 f"{field} must be a text, got {quoted(text)}; leave it out if unknown"
             )
+    if not isinstance(settings, Mapping | None):
+        raise RecordError(f"settings must be values by name, got {quoted(settings)}")
     tags = description.get("tags", ())
     if isinstance(tags, str) or not all(isinstance(tag, str) for tag in tags):
         raise RecordError(f"tags must be texts, as in ['good', 'long'], got {quoted(tags)}")
@@ -426,10 +429,28 @@ def _tree(settings: Mapping[str, Any]) -> tuple[dict[str, Any], RunConfig]:
         elif path in RunConfig.settings() or (section in SECTIONS and section != path):
             assign(tree, path, value)
         else:
-            theirs[str(path)] = value
+            theirs[str(path)] = _stored(str(path), value)
     config = build(tree, "settings")
     tree = config.model_dump(mode="json", exclude_unset=True)
-    return tree | ({"theirs": ev.encode(theirs)} if theirs else {}), config
+    return tree | ({"theirs": theirs} if theirs else {}), config
+
+
+def _stored(path: str, value: Any, depth: int = 0) -> Any:
+    """A setting of another trainer as JSON has it."""
+    if depth > DEEPEST:
+        raise ConfigError(f"settings: {path} is nested more than {DEEPEST} deep; leave it out")
+    if isinstance(value, Mapping):
+        return {str(key): _stored(path, item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_stored(path, item, depth + 1) for item in value]
+    if value is None or isinstance(value, str | int | float):
+        return ev.encode(value)
+    if hasattr(value, "tolist"):
+        return _stored(path, value.tolist(), depth + 1)
+    raise ConfigError(
+        f"settings: {path} must be texts, numbers, or lists or mappings of these, got "
+        f"{quoted(value)}; give its text, or leave it out"
+    )
 
 
 def _limits(tree: Mapping[str, Any], config: RunConfig) -> RunLimits:

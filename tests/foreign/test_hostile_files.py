@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from grpo_engine import events as ev
 from grpo_tui.experiments.errors import ImportRefusedError
 from grpo_tui.foreign import files
 from grpo_tui.foreign.importing import Options, import_runs
-from tests.foreign.made import detail, names, texts, verl_step
+from tests.foreign.made import detail, events, names, texts, verl_step
 
 Make = Callable[[Path], object]
 ROW = {"input": "1 + 1 =", "output": "2", "gts": "2", "score": 1.0, "step": 2}
@@ -99,6 +100,19 @@ def test_what_can_be_left_out_keeps_nothing_else_out(
     make(folder)
     import_runs(folder, Options(store=store))
     assert len(texts(store)) == count
+
+
+def test_settings_that_are_nested_too_deep_are_left_out_and_named(tmp_path: Path) -> None:
+    answer = {"example_id": 1, "prompt": "1 + 1 =", "completion": "2", "reward": 1.0}
+    folder, store = tmp_path / "run", tmp_path / "s.db"
+    folder.mkdir()
+    (folder / "results.jsonl").write_text(json.dumps(answer) + "\n")
+    nested = '{"a": ' * 400 + "1" + "}" * 400
+    (folder / "metadata.json").write_text(f'{{"model": "m", "sampling_args": {nested}}}')
+    import_runs(folder, Options(store=store))
+    notes = [event.text for event in events(store) if isinstance(event, ev.NoteWritten)]
+    assert texts(store) == ["2"]
+    assert any("settings are left out" in note and "nested more than 50" in note for note in notes)
 
 
 def test_a_folders_name_is_made_the_name_of_a_run(tmp_path: Path) -> None:

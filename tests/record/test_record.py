@@ -39,6 +39,10 @@ def stored(path: Path) -> list[ev.Event]:
         return [item.event for item in events_after(reader, reader.resolve("@last").key)]
 
 
+LOOP: dict[str, Any] = {}
+LOOP["loop"] = LOOP
+
+
 def answers(*scores: float) -> list[record.Rollout]:
     return [record.rollout(f"answer {s}", rewards={"right": s}) for s in scores]
 
@@ -187,13 +191,18 @@ def test_numbers_of_tokens_belong_to_their_answers() -> None:
 
 
 def test_settings_by_path_and_by_section_are_one_tree(store: Path) -> None:
-    settings = {"algorithm": {"recipe": "dr-grpo"}, "algorithm.beta": 0.1, "seed": 3, "lr": 1}
+    settings = {"algorithm": {"recipe": "dr-grpo"}, "algorithm.beta": 0.1, "seed": 3}
+    settings["lr"] = np.array([0.5, math.inf])
     with record.run(store=store, settings=settings, seed=4, model="m") as run:
         pass
     with StoreReader(store) as reader:
         config = reader.run(reader.resolve(run.name).key).config
     assert config["algorithm"] == {"recipe": "dr-grpo", "beta": 0.1}
-    assert (config["seed"], config["model"], config["theirs"]) == (4, {"path": "m"}, {"lr": 1})
+    assert (config["seed"], config["model"], config["theirs"]) == (
+        4,
+        {"path": "m"},
+        {"lr": [0.5, "Infinity"]},
+    )
 
 
 def test_wrong_steps_are_left_out_and_the_training_goes_on(store: Path) -> None:
@@ -217,6 +226,9 @@ def test_wrong_steps_are_left_out_and_the_training_goes_on(store: Path) -> None:
         ({"settings": {"algorithm": {"recipe": "best"}}}, "best"),
         ({"settings": {"algorithm.clip": 1}}, "algorithm.clip"),
         ({"steps": -1}, "steps"),
+        ({"settings": ["lr"]}, "settings must be values by name"),
+        ({"settings": {"path": Path("x")}}, "path must be texts, .*; give its text"),
+        ({"settings": {"loop": LOOP}}, "loop is nested more than 50 deep; leave it out"),
         ({"tags": "good"}, "tags must be texts, as in .*, got 'good'"),
         ({"tags": [1]}, "tags must be texts"),
         ({"store": "/dev/null"}, "/dev/null"),

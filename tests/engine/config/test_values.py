@@ -245,3 +245,10 @@ def test_the_help_of_the_optimiser_names_the_momentum_of_sgd() -> None:
     assert f"sgd and muon have a momentum of `options.beta1`, {momentum} by default" in (
         settings()["optimizer.name"].help
     )
+
+
+def test_a_value_that_is_nested_too_deep_to_be_written_is_named_by_its_type() -> None:
+    value: list[object] = []
+    for _ in range(5_000):
+        value = [value]
+    assert quoted(value) == "a list that is nested too deep"
