@@ -87,13 +87,15 @@ def _rows(
     batch: Batch, rank: int, trainer: Trainer
 ) -> Iterator[tuple[Any, list[int], record.Rollout]]:
     arrays, count = batch.arrays, len(batch.prompts)
+    rewards = None if batch.rewards is None else batch.rewards[rank * count :][:count]
+    totals = [None] * count if rewards is None else _rewards(rewards, trainer)
     mask = arrays["completion_mask"] * arrays.get("tool_mask", 1)
     passes = _passes(batch, mask, trainer)
     for row, prompt in enumerate(batch.prompts):
         length = batch.lengths[row]
         ids = arrays["completion_ids"][row, :length].tolist()
         prompt_mask = arrays["prompt_mask"][row] > 0
-        scores = None if batch.rewards is None else batch.rewards[rank * count + row]
+        scores = None if rewards is None else rewards[row].tolist()
         text, ends = pieces(ids, trainer.decode)
 
         def of(name: str, row: int = row, length: int = length) -> list[float] | None:
@@ -106,7 +108,7 @@ def _rows(
             text,
             rewards=None if scores is None else _scores(scores, trainer),
             weights=dict(zip(trainer.functions, trainer.weights, strict=True)),
-            reward=None if scores is None else _total(scores, trainer),
+            reward=totals[row],
             advantage=_advantage(arrays["advantages"][row]),
             finish="stop" if ids and ids[-1] in trainer.ends else "length",
             tokens=record.tokens(
@@ -120,7 +122,7 @@ def _rows(
                 entropy=entropies[0] if entropies else None,
                 advantages=of("advantages"),
                 mask=None if mask[row, :length].all() else mask[row, :length].tolist(),
-                updates=[totals for _, _, totals in passes[row]],
+                updates=[divisors for _, _, divisors in passes[row]],
                 spans=spans_of(of("tool_mask"), ends),
             ),
         )
@@ -183,17 +185,17 @@ def _totals(micro: MicroBatch, batch: Batch, mask: Any, trainer: Trainer) -> ev.
     )
 
 
-def _scores(scores: Any, trainer: Trainer) -> dict[str, float | None]:
+def _scores(scores: Sequence[float], trainer: Trainer) -> dict[str, float | None]:
     """A row's rewards by function; NaN is a function that does not apply."""
-    pairs = zip(trainer.functions, scores.tolist(), strict=True)
+    pairs = zip(trainer.functions, scores, strict=True)
     return {name: None if math.isnan(score) else score for name, score in pairs}
 
 
-def _total(scores: Any, trainer: Trainer) -> float | None:
-    """The sum of the rewards as TRL takes it, in float32; None if no function applies."""
-    if np.isnan(scores).all():
-        return None
-    return float(np.nansum(scores * np.asarray(trainer.weights, scores.dtype)))
+def _rewards(scores: Any, trainer: Trainer) -> list[float | None]:
+    """The sums of rewards as TRL takes them, in float32; None where no function applies."""
+    totals = np.nansum(scores * np.asarray(trainer.weights, scores.dtype), axis=1)
+    missing = np.isnan(scores).all(axis=1)
+    return [None if no else t for t, no in zip(totals.tolist(), missing.tolist(), strict=True)]
 
 
 def _advantage(values: Any) -> float | None:
@@ -241,13 +243,11 @@ def metrics_of(batch: Batch, updates: Sequence[ev.PassFinished]) -> dict[str, fl
 def pieces(ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> tuple[str, list[int]]:
     """The text of tokens, and the characters up to and with each; none where they do not add up."""
     text = decode(ids)
-    ends, end, start, read = [], 0, 0, 0
     parts = [decode((token,)) for token in ids]
     if "".join(parts) == text:
-        for part in parts:
-            end += len(part)
-            ends.append(end)
-        return text, ends
+        return text, list(itertools.accumulate(map(len, parts)))
+    ends: list[int] = []
+    end = start = read = 0
     for position in range(len(ids)):
         # A token may be a part of a character, or lose its space at the beginning of a text.
         before, after = decode(ids[start:read]), decode(ids[start : position + 1])

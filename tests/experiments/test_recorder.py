@@ -10,6 +10,7 @@ import pytest
 
 from grpo_engine import events as ev
 from grpo_engine.control import Control
+from grpo_tui.experiments.board import Board
 from grpo_tui.experiments.db.connection import begin
 from grpo_tui.experiments.db.texts import iso
 from grpo_tui.experiments.errors import StoreUnusableError
@@ -18,6 +19,7 @@ from grpo_tui.experiments.read.status import derive
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.live import Exchange
 from grpo_tui.experiments.record.recorder import resume_run, start_run
+from grpo_tui.experiments.record.writer import RunWriter
 from grpo_tui.experiments.recorded_events import events_after
 from grpo_tui.experiments.store import ExperimentStore
 from grpo_tui.experiments.values import RecordedEvent
@@ -267,6 +269,22 @@ def test_the_board_is_written_only_while_someone_looks(
         until(lambda: reader.board(handle.key) is not None)
         assert reader.board(handle.key) == handle.board.view
     handle.close()
+
+
+def test_a_poll_reads_requests_only_after_another_connection_wrote(path: Path) -> None:
+    handle = start_run(path, CONFIG)
+    assert handle.close()  # its thread polls no more
+    control, writer = Control(), RunWriter(handle.store, handle.store.run_row(handle.key))
+    exchange = Exchange(writer, Board(), control)
+    exchange.poll()
+    statements: list[str] = []
+    writer.connection.set_trace_callback(statements.append)
+    exchange.poll()
+    assert statements == ["PRAGMA data_version"]
+    handle.store.request(handle.key, "pause")
+    exchange.poll()
+    assert control.paused
+    writer.close()
 
 
 def test_requests_reach_the_control_and_say_that_they_are_taken(path: Path) -> None:
