@@ -6,7 +6,8 @@ and by the colour-blind.
 
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from math import isnan
+from dataclasses import replace
+from math import isnan, nan
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from grpo_tui.app.text.safe_text import clip, safe
 FORMATS = (".svg", ".png", ".pdf")
 COLUMNS, PANEL = 3, (2.9, 2.1)  # panels beside each other, and inches of one
 NAME = 48  # cells of a line's name
+LARGEST = 1e250  # matplotlib's axes overflow shortly before the largest float
 # colours by Okabe and Ito, dark to light, and dashes
 LINES = (
     ("#000000", "-"),
@@ -109,7 +111,10 @@ def _draw(
     if percent:
         panel.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=""))
     handles = {}
-    for name, curve in by_name.items():
+    curves = {name: _drawable(curve) for name, curve in by_name.items()}
+    if any(curve is not by_name[name] for name, curve in curves.items()):
+        panel.set_title(f"values beyond ±{LARGEST:g} are not drawn", fontsize=6)
+    for name, curve in curves.items():
         colour, dashes = LINES[names.index(name) % len(LINES)]
         few = "o" if len(curve.steps) <= 12 else None
         style = {"color": colour, "linestyle": dashes, "marker": few, "markersize": 2.5}
@@ -119,6 +124,18 @@ def _draw(
         elif list(curve.low) != list(curve.values):  # the values that the curve smooths
             panel.plot(curve.steps, curve.low, color=colour, alpha=0.4, lw=0.5)
     return handles
+
+
+def _drawable(curve: Curve) -> Curve:
+    """The curve with gaps for values that are too large; the same curve if there are none."""
+    drawn = {"values": curve.values, "low": curve.low, "high": curve.high}
+    if not any(abs(value) > LARGEST for values in drawn.values() for value in values):
+        return curve
+    gaps = {
+        name: [nan if abs(value) > LARGEST else value for value in values]
+        for name, values in drawn.items()
+    }
+    return replace(curve, **gaps)
 
 
 def header(axis: str = "step") -> tuple[str, ...]:

@@ -25,12 +25,22 @@ class Exchange:
         self.progress_at = time.time()
         self._beat_at = 0.0
         self._written: BoardView | None = None
+        self._read: tuple[object, int] | None = None  # the connection, and the version it read
+        self._lease_until = 0.0
 
     def poll(self) -> None:
+        """Exchange with viewers; five times a second, so next to nothing while none is there."""
         now = time.time()
-        self._take_requests(now)
-        if self.board.view is not self._written:
-            self._write_board(now)
+        connection = self.writer.connection
+        # Changes whenever another connection commits, as viewers do.
+        [version] = connection.execute("PRAGMA data_version").fetchone()
+        if self._read != (connection, version):
+            self._take_requests(now)
+            lease = select(RUN_LIVE.c.lease_until).filter_by(run_id=self.writer.run)
+            self._lease_until = self.writer.sql.scalar(lease) or 0.0
+            self._read = connection, version
+        if self._lease_until >= now and self.board.view is not self._written:
+            self._write_board()
         if not 0 <= now - self._beat_at < PERIOD_S:
             self._beat(now)
 
@@ -48,11 +58,7 @@ class Exchange:
             elif outcome == "done":
                 self.control.ask(row.verb)
 
-    def _write_board(self, now: float) -> None:
-        """Write the board while a viewer's lease is fresh."""
-        lease = select(RUN_LIVE.c.lease_until).filter_by(run_id=self.writer.run)
-        if (self.writer.sql.scalar(lease) or 0.0) < now:
-            return
+    def _write_board(self) -> None:
         view = self.board.view
         live = RUN_LIVE.update().filter_by(run_id=self.writer.run)
         self.writer.execute(live.values(board=ev.encode(view)))

@@ -6,7 +6,7 @@ from functools import cache
 from itertools import count
 from typing import Any
 
-from sqlalchemy import Column, Table, bindparam, func, select
+from sqlalchemy import Insert, Table, Update, bindparam, func, select
 from sqlalchemy.dialects import sqlite
 
 from grpo_engine import events as ev
@@ -41,6 +41,12 @@ Row = dict[str, Any]
 Rows = defaultdict[Table, list[Row]]  # in the order in which they are inserted
 Items = Sequence[RecordedEvent]
 OF_FIRST_ALERT = ("run_id", "rule", "first_step", "count", "muted")
+# Statements of every commit are built once: to build one takes as long as to execute it.
+LAST_IDS = [select(func.max(table.c.id)) for table in (ROLLOUT_GROUP, ROLLOUT)]
+METRIC_NAMES = METRIC_KEY.insert().prefix_with("OR IGNORE")
+METRIC_IDS = select(METRIC_KEY.c.name, METRIC_KEY.c.id).where(
+    METRIC_KEY.c.name.in_(bindparam("names", expanding=True))
+)
 
 
 class RunWriter(StoreFile):
@@ -53,7 +59,8 @@ class RunWriter(StoreFile):
         record = run.config.get("record") or {}
         self.recorded = str(record.get("tokens", "all"))  # a choice of `record.tokens`
         self.tokens = tokens_file(run_folder(store.path, run.short))
-        self._ids: dict[tuple[Column[Any], Any], int] = {}
+        self._metric_keys: dict[str, int] = {}
+        self._key_sets: dict[tuple[int, ...], int] = {}
 
     def write(self, items: Items, limit: float) -> None:
         """Commit the events, or raise if the store is locked for longer than the limit."""
@@ -65,12 +72,13 @@ class RunWriter(StoreFile):
                 rows = self._rows(items)
                 for table, values in rows.items():
                     if values:
-                        self.sql.execute(table.insert().prefix_with("OR REPLACE"), values)
+                        self.sql.execute(_insertion(table), values)
                 if rows[METRIC]:
                     summaries.add(self.sql, rows[METRIC])
                 self._totals(items)
         except BaseException:
-            self._ids.clear()
+            self._metric_keys.clear()
+            self._key_sets.clear()
             raise
 
     def _blob(self, event: ev.Event) -> bytes:
@@ -118,10 +126,7 @@ class RunWriter(StoreFile):
             for item in items
             if isinstance(event := item.event, ev.TokensScored)
         }
-        group_ids, rollout_ids = (
-            count((self.sql.scalar(select(func.max(table.c.id))) or 0) + 1)
-            for table in (ROLLOUT_GROUP, ROLLOUT)
-        )
+        group_ids, rollout_ids = (count((self.sql.scalar(last) or 0) + 1) for last in LAST_IDS)
         for item in items:
             match item.event:
                 case ev.GroupScored(group=group):
@@ -221,9 +226,8 @@ class RunWriter(StoreFile):
 
     def _step(self, rows: Rows, item: RecordedEvent, event: ev.StepFinished) -> None:
         self._metrics(rows, event.step, event.metrics)
-        keys = tuple(self._id(METRIC_KEY.c.name, name) for name in event.metrics)
-        key_set = self._id(KEY_SET.c["keys"], keys)
-        rows[STEP].append(self._row(STEP, item) | {"key_set": key_set})
+        keys = tuple(self._metric_keys[name] for name in event.metrics)
+        rows[STEP].append(self._row(STEP, item) | {"key_set": self._key_set(keys)})
 
     def _evaluation(self, rows: Rows, item: RecordedEvent, event: ev.EvaluationFinished) -> None:
         insertion = EVALUATION.insert().returning(EVALUATION.c.id)
@@ -290,19 +294,28 @@ class RunWriter(StoreFile):
     # -- metrics --------------------------------------------------------------------------------
 
     def _metrics(self, rows: Rows, step: int, values: Mapping[str, float]) -> None:
-        for name, value in values.items():
-            key = self._id(METRIC_KEY.c.name, name)
-            row = {"run_id": self.run, "key_id": key, "step": step, "value": float(value)}
-            rows[METRIC].append(row)
+        if new := values.keys() - self._metric_keys.keys():
+            self.sql.execute(METRIC_NAMES, [{"name": name} for name in values if name in new])
+            for name, key in self.sql.execute(METRIC_IDS, {"names": list(new)}):
+                self._metric_keys[name] = key
+        rows[METRIC] += [
+            {
+                "run_id": self.run,
+                "key_id": self._metric_keys[name],
+                "step": step,
+                "value": float(value),
+            }
+            for name, value in values.items()
+        ]
 
-    def _id(self, column: Column[Any], value: Any) -> int:
-        """Return the id of the row with this value, which is inserted if there is none."""
-        key = column, value
-        if key not in self._ids:
-            ids = column.table.c.id
-            self.sql.execute(column.table.insert().prefix_with("OR IGNORE"), {column.key: value})
-            self._ids[key] = self.sql.execute(select(ids).where(column == value)).scalar_one()
-        return self._ids[key]
+    def _key_set(self, keys: tuple[int, ...]) -> int:
+        """Return the id of the metrics of a step, which are inserted if they are new."""
+        if keys not in self._key_sets:
+            column = KEY_SET.c["keys"]
+            self.sql.execute(KEY_SET.insert().prefix_with("OR IGNORE"), {"keys": keys})
+            query = select(KEY_SET.c.id).where(column == keys)
+            self._key_sets[keys] = self.sql.execute(query).scalar_one()
+        return self._key_sets[keys]
 
     def _totals(self, items: Items) -> None:
         totals = {"last_seq": items[-1].seq}
@@ -311,10 +324,20 @@ class RunWriter(StoreFile):
                 totals |= of_event(RUN, item.event)
         if totals.get("tokens", 0) is None:
             self.update_run(tokens=totals.pop("tokens"))
-        # A spilled step may be read in after later ones.
-        self.update_run(
-            **{name: func.max(RUN.c[name], func.coalesce(n, 0)) for name, n in totals.items()}
-        )
+        new = {f"new_{name}": value or 0 for name, value in totals.items()}
+        self.sql.execute(_increase(tuple(totals)), {"run": self.run, **new})
+
+
+@cache
+def _insertion(table: Table) -> Insert:
+    return table.insert().prefix_with("OR REPLACE")
+
+
+@cache
+def _increase(columns: tuple[str, ...]) -> Update:
+    """Raise columns of the run: a spilled step may be read in after later ones."""
+    larger = {name: func.max(RUN.c[name], bindparam(f"new_{name}")) for name in columns}
+    return RUN.update().where(RUN.c.id == bindparam("run")).values(larger)
 
 
 def nan_names(row: Row) -> str:

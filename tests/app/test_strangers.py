@@ -178,6 +178,7 @@ def test_no_verb_prints_what_acts_on_a_terminal(
     store: Path = request.getfixturevalue(where)
     shutil.copytree(store.parent, tmp_path / "store")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("grpo_tui.app.cli.verbs.wait.RESUMED_S", 0.0)
     monkeypatch.setenv("GRPO_TUI_DB", str(tmp_path / "store" / store.name))
     if where == "planted":
         plant(tmp_path / "store" / store.name, [Place("run", "short"), Place("run", "uid")])

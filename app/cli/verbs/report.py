@@ -1,5 +1,6 @@
 """`grpo-tui report`: a one-page summary of a run."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +11,8 @@ from grpo_tui.app.cli.params import Json, Runs
 from grpo_tui.app.cli.store_access import reading, resolve_all
 from grpo_tui.app.page.facts import gather, summary_of, tables
 from grpo_tui.app.text.comparison import MAIN_METRICS
+from grpo_tui.app.text.stderr import print_stderr
+from grpo_tui.app.text.words import count_of
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
@@ -55,6 +58,8 @@ def report(
             from grpo_tui.app.page.write import page
 
             choice = Choice(steps=_numbers(steps), everything=everything, redact=redact)
+            for run in selected:
+                _say_missing(reader, run, choice.steps)
             text = page(reader, selected, choice)
         else:
             content = gather(reader, selected[0])
@@ -71,6 +76,18 @@ def _numbers(steps: str) -> list[int]:
         return [int(step) for step in steps.split(",") if step]
     except ValueError:
         raise typer.BadParameter(f"--steps {steps}: write numbers, as 1,20,60") from None
+
+
+def _say_missing(reader: "StoreReader", run: "RunSummary", chosen: Sequence[int]) -> None:
+    """Name the steps that the page of a run cannot have; where it can have none, it is refused."""
+    stored = reader.group_steps(run.key)
+    missing = sorted(set(chosen).difference(stored))
+    if missing and stored and len(missing) < len(set(chosen)):
+        print_stderr(
+            f"{run.title} has no answers at step{'s' * (len(missing) > 1)} "
+            f"{', '.join(map(str, missing))} of --steps; it has "
+            f"{count_of(len(stored), 'step')} with answers, from {stored[0]} to {stored[-1]}"
+        )
 
 
 def plots(reader: "StoreReader", run: "RunSummary") -> list[str]:

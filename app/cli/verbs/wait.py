@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
 
 POLL_S = 0.5
+RESUMED_S = 20.0  # in which a run that had ended may be resumed: `resume` loads first
 
 
 def wait(
@@ -29,7 +30,8 @@ def wait(
 ) -> None:
     """Wait until a condition holds in a run, and print the step and the numbers.
 
-    A condition that held in the past holds. Exit status 1 where the run ends first.
+    A condition that held in the past holds. Exit status 1 where the run ends first; one that has
+    ended is given 20 seconds to be resumed, as by `grpo-tui resume RUN & grpo-tui wait RUN …`.
 
     Example: grpo-tui wait @last --until "eval/accuracy > .8 | num_tokens > 2e6"
     """
@@ -39,6 +41,7 @@ def wait(
     with reading() as reader:
         target = reader.resolve(run)
         after = dict.fromkeys(rule.metrics, -1)
+        resumed_by = time.monotonic() + RESUMED_S * (target.status in ENDED)
         while True:
             ended = reader.resolve(target.id).status in ENDED  # before the last numbers are read
             for step, metrics in _measurements(reader, target.key, after):
@@ -48,7 +51,9 @@ def wait(
                     else:
                         print_text(f"step {step}: {text}")
                     return
-            if ended:
+            if not ended:
+                resumed_by = 0.0
+            elif time.monotonic() >= resumed_by:
                 break
             time.sleep(POLL_S)
     print_stderr(f"{target.title} ended, and {until} did not hold")

@@ -13,6 +13,7 @@ from grpo_tui import record as trainer
 from grpo_tui.app import exit_codes
 from grpo_tui.app.text.findings import OF_RULE
 from grpo_tui.app.tui.dialogs.help.topics import ALERTS
+from grpo_tui.experiments.record.recorder import Recorder, resume_run
 from grpo_tui.experiments.store import ExperimentStore
 from tests.app.calls import Cli
 from tests.app.stored import STEPS, half_recorded, record, run_events
@@ -93,7 +94,10 @@ def test_every_alert_has_a_topic() -> None:
     assert set(ALERTS) <= set(OF_RULE)
 
 
-def test_wait_returns_at_the_first_step_at_which_the_condition_held(cli: Cli, store: Path) -> None:
+def test_wait_returns_at_the_first_step_at_which_the_condition_held(
+    cli: Cli, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grpo_tui.app.cli.verbs.wait.RESUMED_S", 0.0)
     run_with(store, ())
     done = cli("wait", "otter", "--until", "step >= 3 kl >= .05", "--json")
     assert (done.code, done.data["step"]) == (exit_codes.OK, 5)
@@ -177,3 +181,22 @@ def test_a_run_whose_process_is_gone_says_so_although_its_reward_is_hacked(
     )
     rules = {item["rule"] for item in cli("audit", "@last", "--json").data["findings"]}
     assert rules == {"lost", "format_hacking"}
+
+
+def test_wait_waits_for_a_run_that_had_ended_and_is_resumed(cli: Cli, store: Path) -> None:
+    run_with(store, ())  # of 20 steps
+    resumed: list[Recorder] = []
+
+    def resume() -> None:
+        recorder = resume_run(store, "otter", from_step=20)
+        resumed.append(recorder)
+        for event in (started(20), finished(21)):
+            recorder.put(event)
+
+    timer = threading.Timer(0.2, resume)
+    timer.start()
+    try:
+        assert cli("wait", "otter", "--until", "step > 20").code == exit_codes.OK
+    finally:
+        timer.join()
+        resumed[0].close()

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_tui.app import exit_codes
+from grpo_tui.app.charts.figure import save
+from grpo_tui.app.charts.lines import Curve
 from grpo_tui.app.charts.series import Series
 from grpo_tui.app.cli.curves import MIN_WIDTH, ChartOptions, lines_of, metric_chart, terminal
 from grpo_tui.experiments.compare.statistics import mean_interval
@@ -262,3 +265,17 @@ def test_a_report_has_the_curve_of_the_reward(cli: Cli) -> None:
     report = cli("report", "plain-otter").out
     assert "## Curves\n\n```text\nreward\n" in report
     assert max(map(len, report.partition("```text\n")[2].partition("```")[0].splitlines())) == 80
+
+
+@pytest.mark.parametrize("log", [(), ("reward",)])
+def test_a_figure_says_which_values_are_too_large_for_it(
+    tmp_path: Path, log: tuple[str, ...]
+) -> None:
+    pytest.importorskip("matplotlib")
+    values = [-1e308, 0.5, 1e308, 1e250]
+    curve = Curve(steps=[1, 2, 3, 4], values=values, recorded=values, low=values, high=values)
+    usual = replace(curve, values=[0.5] * 4, recorded=[0.5] * 4, low=[0.5] * 4, high=[0.5] * 4)
+    for name, drawn in (("large", curve), ("usual", usual)):
+        save({"reward": {"a": drawn}}, tmp_path / f"{name}.svg", "svg", log=log)
+        text = (tmp_path / f"{name}.svg").read_text(encoding="utf-8")
+        assert ("values beyond ±1e+250 are not drawn" in text) is (name == "large")

@@ -141,5 +141,9 @@ def test_the_extension_decides_and_what_only_a_page_has_needs_one(
     assert "need a page: --out run.html" in capsys.readouterr().err
     assert main([*words, "--steps", "1,x", "--out", str(out)]) == exit_codes.USAGE
     assert not out.exists()
+    capsys.readouterr()
+    assert main([*words, "--steps", "2,99", "--out", str(out)]) == exit_codes.OK
+    said = capsys.readouterr().err
+    assert said.count("has no answers at step 99 of --steps; it has 2 steps") == 2  # of each run
     assert main([*words, "--redact", "--out", str(out)]) == exit_codes.OK
     assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
