@@ -26,6 +26,7 @@ from grpo_engine.control import Control
 from grpo_engine.cpu import blas
 from grpo_engine.events import EvaluationFinished, Event, RunFailed, StepFinished
 from grpo_engine.presets import preset
+from grpo_engine.run.local import LocalBackend
 from grpo_engine.run.session import EngineRun
 from grpo_engine.run.user_objects import NO_OBJECTS
 from grpo_engine.setup.opening import RunContext, load_run
@@ -123,7 +124,8 @@ def first_update(
 
 def kept(current: EngineRun) -> dict[str, mx.array]:
     """Return the weights that the optimiser updates."""
-    return current.policy.snapshot() | current.optimizer.masters
+    assert isinstance(current.backend, LocalBackend)
+    return current.policy.snapshot() | current.backend.optimizer.masters
 
 
 def compare_updates(tuning: str, dtype: str, seed: int, folder: Path) -> Found:

@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import mlx.core as mx
 from pydantic import TypeAdapter
 
 from grpo_engine.config import mismatch
@@ -30,9 +29,11 @@ from grpo_engine.policy.memory import MemoryPlan
 from grpo_engine.policy.optimizer import Learner
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.source import on_cpu
+from grpo_engine.rollouts.decode import pause_or_stop
 from grpo_engine.run import checkpoint
+from grpo_engine.run.backend import Snapshot, StepContext
 from grpo_engine.run.checkpoint import Checkpoint
-from grpo_engine.run.session import Arrays, EngineRun, Progress
+from grpo_engine.run.session import EngineRun, Progress
 from grpo_engine.versions import versions
 
 # Settings that may change on resume; a note says what depends on them.
@@ -69,18 +70,19 @@ def save_checkpoint(run: EngineRun) -> Iterator[Event]:
     if run.control.stop_now:
         raise StopNow(f"the checkpoint of step {step} was left out")
     begun = run.clock.now()
-    tensors = run.step_state or _tensors(run)
+    kept = run.step_state or _with_lagged(run, (yield from run.backend.save(_context(run))))
     progress = run.progress
     best = progress.best_step if run.config.checkpoint.best_by != "none" else None
     try:
         saved = checkpoint.save(
             run.folder,
             step,
-            write=partial(run.policy.save_adapter, weights=tensors["trained"]),
-            tensors=tensors,
-            state=_state(run),
+            write=kept.write,
+            tensors=kept.tensors,
+            state={**_state(run), **kept.state},
         )
         checkpoint.prune(run.folder, keep=run.config.checkpoint.keep, best=best)
+        run.backend.keep(checkpoint.steps(run.folder))
     except NotWrittenError as error:
         if not run.unsaved:
             text = f"{error}. Earlier checkpoints stay; the write is tried again after each step."
@@ -132,7 +134,8 @@ def save_after_failure(run: EngineRun) -> Iterator[Event]:
 
 def store_state(run: EngineRun) -> None:
     """Keep the state after the last finished step, so that it can be saved during the next one."""
-    run.step_state = _tensors(run)
+    state = run.backend.snapshot()
+    run.step_state = None if state is None else _with_lagged(run, state)
 
 
 def drop_state(run: EngineRun, *, changing: bool = False) -> None:
@@ -157,19 +160,16 @@ def share_checkpoint(ranks: Ranks, saved: Checkpoint | None) -> Checkpoint | Non
     return Checkpoint(step=state["step"], path=Path(path), state=state, arrays=arrays)
 
 
-def _tensors(run: EngineRun) -> Arrays:
-    tensors: dict[str, Mapping[str, mx.array]] = {
-        "trained": run.policy.snapshot(),
-        "optimizer": run.optimizer.arrays(),
-    }
-    if run.policy.reference is not None:
-        tensors["reference"] = dict(run.policy.reference)
-    if run.sampler_weights is not None:
-        tensors["lagged"] = run.sampler_weights
-    if run.critic_optimizer is not None:
-        tensors["critic"] = run.policy.critic_weights()
-        tensors["critic_optimizer"] = run.critic_optimizer.arrays()
-    return tensors
+def _context(run: EngineRun) -> StepContext:
+    """The last finished step; a request for a checkpoint waits for the one that is written."""
+    return StepContext(step=run.step, requests=partial(pause_or_stop, run.control, run.step))
+
+
+def _with_lagged(run: EngineRun, state: Snapshot) -> Snapshot:
+    """The state with the sampler's weights, if these lag behind the policy."""
+    if run.sampler_weights is None:
+        return state
+    return replace(state, tensors={**state.tensors, "lagged": run.sampler_weights})
 
 
 def _state(run: EngineRun) -> dict[str, Any]:
@@ -194,14 +194,8 @@ def restore(run: EngineRun, saved: Checkpoint) -> Iterator[Event]:
     """Restore a run from a checkpoint; warn if threads, versions, data or noise differ."""
     state = saved.state
     _refuse_changed_teacher(run, state)
-    run.policy.load_trainable(saved.tensors("trained"))
-    run.optimizer.restore(saved.tensors("optimizer"), run.policy.snapshot())
-    if saved.has("reference"):
-        run.policy.reference = saved.tensors("reference")
+    yield from run.backend.restore(saved, _context(run))
     run.sampler_weights = saved.tensors("lagged") if saved.has("lagged") else None
-    if run.critic_optimizer is not None:
-        run.policy.load_critic(saved.tensors("critic"))
-        run.critic_optimizer.restore(saved.tensors("critic_optimizer"), run.policy.critic_weights())
     run.progress = TypeAdapter(Progress).validate_python(state["progress"])
     yield from _note_changed_steps(run, int(state["config"]["steps"]))
     run.alerts.restore(state["alerts"])

@@ -1,9 +1,11 @@
 """Handles a user's requests during a step, between tokens and between micro-batches."""
 
 from collections.abc import Iterator
+from functools import partial
 
 from grpo_engine.events import Event, RunPaused, RunResumed
 from grpo_engine.rollouts.decode import pause_or_stop
+from grpo_engine.run.backend import StepContext
 from grpo_engine.run.persist import save_checkpoint
 from grpo_engine.run.session import EngineRun
 
@@ -14,6 +16,11 @@ def handle_requests(run: EngineRun) -> Iterator[Event]:
         if run.step_state is not None and run.control.pop_checkpoint():
             yield from save_checkpoint(run)
         yield from pause_or_stop(run.control, run.step)
+
+
+def step_context(run: EngineRun, step: int) -> StepContext:
+    """A step, with the user's requests during it."""
+    return StepContext(step=step, requests=partial(handle_requests, run))
 
 
 def wait_until_recorded(run: EngineRun) -> Iterator[Event]:

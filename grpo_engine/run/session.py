@@ -1,6 +1,6 @@
 """The state of a run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -16,15 +16,13 @@ from grpo_engine.distributed.ranks import Ranks
 from grpo_engine.environments.dialogues import Environments
 from grpo_engine.frozen import frozen
 from grpo_engine.policy.memory import Lengths, MemoryPlan
-from grpo_engine.policy.optimizer import Learner
 from grpo_engine.policy.policy import Policy
 from grpo_engine.rewards.scorer import Scorer
 from grpo_engine.rollouts.prompts import PromptRenderer
 from grpo_engine.rollouts.types import Sampling
+from grpo_engine.run.backend import Backend, Snapshot
 from grpo_engine.run.clock import Clock
 from grpo_engine.tasks.base import Example, Task, fingerprint_of
-
-Arrays = Mapping[str, Mapping[str, mx.array]]  # by checkpoint file and name
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,8 +80,7 @@ class EngineRun:
     folder: Path
     policy: Policy
     parts: Sequence[TaskPart]  # the run's task, then further ones
-    optimizer: Learner
-    critic_optimizer: Learner | None
+    backend: Backend
     alerts: Alerts
     sampling: Sampling
     lengths: Lengths
@@ -100,7 +97,7 @@ class EngineRun:
     thread_guard: ThreadGuard = field(default_factory=ThreadGuard)
     saved_step: int | None = None  # step of the newest checkpoint
     unsaved: str = ""  # why the newest checkpoint could not be written, until one can
-    step_state: Arrays | None = None  # the state before the step, while one is made
+    step_state: Snapshot | None = None  # the state before the step, while one is made
     is_planned_anew: bool = False  # whether the memory plan changed during this step
     is_changing: bool = False  # whether weights are those in the middle of a step
     last_metrics: dict[str, float] = field(default_factory=dict)

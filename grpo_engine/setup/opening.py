@@ -44,6 +44,7 @@ from grpo_engine.rollouts.batches import check_cache_bits
 from grpo_engine.rollouts.prompts import PromptRenderer
 from grpo_engine.rollouts.types import Sampling
 from grpo_engine.run import checkpoint, persist
+from grpo_engine.run.local import LocalBackend
 from grpo_engine.run.recovery import fewer_sampled, fewer_scored, shorten_buffers
 from grpo_engine.run.session import EngineRun, TaskPart
 from grpo_engine.run.user_objects import NO_OBJECTS, UserObjects
@@ -242,8 +243,7 @@ def load_run(
         policy=policy,
         parts=parts,
         environments=environments,
-        optimizer=learner,
-        critic_optimizer=critic,
+        backend=LocalBackend(policy, learner, critic, config.optimizer.max_grad_norm),
         alerts=Alerts(_limits(config, recipe, policy, parts, estimate)),
         sampling=sampling,
         lengths=lengths,

@@ -4,15 +4,15 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
-import mlx.core as mx
-
 from grpo_engine.events import Event, PhaseAdvanced
 from grpo_engine.policy.batch import TokenBatch, micro_batches
-from grpo_engine.policy.forward import TokenScores, token_scores
+from grpo_engine.policy.forward import TokenScores
 from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts.types import Trajectory
+from grpo_engine.run.backend import Reads
+from grpo_engine.run.local import forward
 from grpo_engine.run.recovery import fewer_scored, repeated
-from grpo_engine.run.requests import handle_requests
+from grpo_engine.run.requests import handle_requests, step_context
 from grpo_engine.run.session import EngineRun
 from grpo_engine.training.samples import assembled
 
@@ -33,22 +33,17 @@ def score_tokens(
     Rows that are not scored are 0.
     """
     rows = range(len(rollouts)) if rows is None else rows
-    temperature = run.config.training.temperature
+    reads = Reads(temperature=run.config.training.temperature, entropy=entropy, values=values)
 
     def scored_batches() -> Generator[Event, None, list[tuple[TokenBatch, TokenScores]]]:
         assigned = run.ranks.assigned(batches_of(run, rollouts, rows))
         scored: list[tuple[TokenBatch, TokenScores]] = []
         for done, (_, batch) in enumerate(assigned, 1):
             with under():
-                scores = token_scores(
-                    model or run.policy,
-                    batch,
-                    temperature=temperature,
-                    gradient=False,
-                    entropy=entropy,
-                    values=values,
-                )
-                mx.eval(scores.logprobs, scores.entropy, scores.values)
+                if model is not None:
+                    scores = forward(model, batch, reads)
+                else:
+                    scores = yield from run.backend.scores(batch, reads, step_context(run, step))
             scored.append((batch, scores))
             yield PhaseAdvanced(step=step, phase="logprobs", done=done, total=len(assigned))
             yield from handle_requests(run)
@@ -61,7 +56,7 @@ def score_tokens(
             [(batch, getattr(scores, name)) for batch, scores in scored], len(rollouts), width
         )
         for name, is_read in (("logprobs", True), ("entropy", entropy), ("values", values))
-        if is_read
+        if is_read and all(getattr(scores, name) is not None for _, scores in scored)
     }
     return TokenScores(**run.ranks.sum(arrays))
 

@@ -1,11 +1,9 @@
-"""The loss of one micro-batch: the policy's forward, the recipe's terms, and the gradient."""
+"""The loss of one micro-batch, from the policy's scores and the recipe's terms."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import mlx.core as mx
-from mlx import nn
-from mlx.utils import tree_map
 
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.config.settings import RolloutConfig
@@ -16,8 +14,8 @@ from grpo_engine.maths.metrics import metrics
 from grpo_engine.maths.trust import Targets, targets_of
 from grpo_engine.maths.weight import Totals
 from grpo_engine.policy.batch import TokenBatch
-from grpo_engine.policy.forward import TokenScores, token_scores
-from grpo_engine.policy.policy import Policy
+from grpo_engine.policy.forward import TokenScores
+from grpo_engine.run.backend import Reads
 from grpo_engine.training.samples import Experience, rows_of_batch
 
 Sums = dict[str, tuple[float, float]]  # (sum, count) of each metric
@@ -59,32 +57,22 @@ class LossInputs:
     scale: float = 1.0  # factor of the loss by which small gradients survive in float16
 
 
-def gradient(
-    policy: Policy, inputs: LossInputs, totals: Totals, batch: TokenBatch
-) -> tuple[dict[str, Any], Any]:
-    """The outputs of `loss` for one micro-batch and their float32 gradients, all lazy."""
-    value_and_grad = nn.value_and_grad(policy.module, loss)
-    (_, outputs), gradients = value_and_grad(policy, inputs, totals, batch)
-    gradients = tree_map(lambda g: g.astype(mx.float32), gradients)
-    if inputs.scale != 1:
-        gradients = tree_map(lambda g: g / inputs.scale, gradients)
-    return outputs, gradients
-
-
-def loss(
-    policy: Policy, inputs: LossInputs, totals: Totals, batch: TokenBatch
-) -> tuple[mx.array, dict[str, Any]]:
-    """The micro-batch's share of the update's loss, scaled; beside it, its outputs, all lazy."""
+def reads_of(inputs: LossInputs) -> Reads:
+    """What the losses of a pass read of the policy's forward."""
     recipe = inputs.recipe
-    new = token_scores(
-        policy,
-        batch,
+    return Reads(
         temperature=inputs.rollout.temperature,
         entropy=reads_entropy(recipe) or inputs.is_first,
         entropy_gradient=recipe.entropy_bonus > 0 or recipe.reads("entropy_BT"),
         values=recipe.has_critic,
     )
-    targets = inputs.targets
+
+
+def loss(
+    new: TokenScores, inputs: LossInputs, totals: Totals, batch: TokenBatch
+) -> tuple[mx.array, dict[str, Any]]:
+    """The micro-batch's share of the update's loss, scaled; beside it, its outputs, all lazy."""
+    recipe, targets = inputs.recipe, inputs.targets
     if targets is not None:
         targets = Targets(*(rows_of_batch(array_BT, batch) for array_BT in targets))
     value, terms = recipe_loss(

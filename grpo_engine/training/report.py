@@ -244,7 +244,7 @@ def _loss_metrics(experience: Experience, result: UpdateResult) -> dict[str, flo
     }
     metrics |= {
         "loss": -result.objective,
-        "grad_norm": result.grad_norm,
+        **({} if result.grad_norm is None else {"grad_norm": result.grad_norm}),
         "learning_rate": result.learning_rate,
         "passes": float(result.complete_passes),
     }

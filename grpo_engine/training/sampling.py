@@ -19,13 +19,12 @@ from grpo_engine.events import (
 from grpo_engine.frozen import frozen
 from grpo_engine.policy.memory import free_cache
 from grpo_engine.rewards.scoring import OVERLONG, Scores, with_overlong
-from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.noise import occurrences
 from grpo_engine.rollouts.prompts import Opening, RenderedPrompt
 from grpo_engine.rollouts.row import decoder, demonstration
 from grpo_engine.rollouts.types import PromptRows, Sampling, Trajectory
 from grpo_engine.run.recovery import fewer_sampled, repeated
-from grpo_engine.run.requests import handle_requests
+from grpo_engine.run.requests import handle_requests, step_context
 from grpo_engine.run.session import EngineRun
 from grpo_engine.tasks.base import Example
 from grpo_engine.training.drawing import Drawing
@@ -176,14 +175,12 @@ def _sampled(
     environments = run.environments
     dialogues = environments.dialogues() if environments is not None else None
     sampling = replace(request.sampling, max_rows=run.sampling.max_rows)
-    rollouts = yield from sample_groups(
-        run.policy,
+    rollouts = yield from run.backend.sample(
         rows,
         sampling,
+        step_context(run, step),
         seed=run.config.seed,
-        step=request.seed_step,
-        event_step=step,
-        requests=partial(handle_requests, run),
+        noise_step=request.seed_step,
         dialogues=dialogues,
         weights=run.sampler_weights if request.origin == "train" else None,
     )

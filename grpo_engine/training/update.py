@@ -1,5 +1,7 @@
-"""The passes over a step's rollouts: gradients of micro-batches, one optimiser step per minibatch.
+"""The passes over a step's rollouts; each minibatch is measured, then its update is applied.
 
+To measure changes nothing: the loss, its gradient, metrics, stop rules, whether all is finite. A
+server cannot take back a gradient that was sent, so only `apply` sends one.
 Every update divides by the tokens and groups of its whole minibatch, so its value does not depend
 on micro-batches or on skipped groups without signal.
 """
@@ -13,7 +15,6 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from mlx.utils import tree_map
 
 from grpo_engine.events import Event, PassFinished, PhaseAdvanced, PhaseStarted, UpdateTotals
 from grpo_engine.frozen import frozen
@@ -23,19 +24,19 @@ from grpo_engine.maths.weight import Totals, totals_of
 from grpo_engine.policy import optimizer as optim
 from grpo_engine.policy.batch import TokenBatch, make_batch
 from grpo_engine.policy.memory import free_cache
-from grpo_engine.policy.trees import flatten
+from grpo_engine.run.backend import Norms
 from grpo_engine.run.persist import drop_state
 from grpo_engine.run.recovery import fewer_scored, repeated
-from grpo_engine.run.requests import handle_requests
+from grpo_engine.run.requests import handle_requests, step_context
 from grpo_engine.run.session import EngineRun
 from grpo_engine.training.logprobs import batches_of
 from grpo_engine.training.loss import (
     LossInputs,
     MicroBatchResult,
     Sums,
-    gradient,
     loss,
     reads_entropy,
+    reads_of,
     step_targets,
 )
 from grpo_engine.training.samples import Experience, Samples, assembled
@@ -59,7 +60,7 @@ class UpdateResult:
     complete_passes: int = 0
     passes: tuple[Pass, ...] = ()
     objective: float | None = None  # minus the loss of the last pass
-    grad_norm: float = 0.0
+    grad_norm: float | None = 0.0  # None where a server does not tell it
     sums: Sums = field(default_factory=dict)  # the last pass's metrics
     entropy: tuple[float, float] = (0.0, 0.0)  # the first pass's (sum, count)
     not_finite: str = ""
@@ -85,12 +86,11 @@ class Minibatch:
 
 
 @frozen
-class Gradient:
-    """The gradient of a minibatch, its norms, and the results of its micro-batches."""
+class Measured:
+    """The gradients of a minibatch in the back end's form, their norms, and its results."""
 
     gradients: Any
-    norm: float
-    critic_norm: float
+    norms: Norms
     results: list[MicroBatchResult]
 
     @property
@@ -99,7 +99,7 @@ class Gradient:
 
     @property
     def is_finite(self) -> bool:
-        return math.isfinite(self.norm + self.critic_norm + self.loss)
+        return math.isfinite(self.norms.policy + self.norms.critic + self.loss)
 
 
 def update(
@@ -134,7 +134,7 @@ def update(
 def _make_pass(
     run: EngineRun, step: int, inputs: LossInputs, before: UpdateResult
 ) -> Generator[Event, None, UpdateResult]:
-    """For each minibatch: gradient, stop rule, clip and optimiser step."""
+    """For each minibatch: gradient, stop rule, and unless one holds, the update."""
     recipe, done = inputs.recipe, before
     results: list[MicroBatchResult] = []
     totals: dict[int, UpdateTotals] = {}
@@ -142,38 +142,33 @@ def _make_pass(
     count = len(minibatches := _minibatches(run, step, inputs, before))
     fewer = partial(fewer_scored, run, gradient=True)
 
-    def next_gradient(index: int) -> Generator[Event, None, Gradient]:
+    def measure_next(index: int) -> Generator[Event, None, Measured]:
         if run.plan != plan:  # micro-batches have fewer rows now
             minibatches[:] = _minibatches(run, step, inputs, before)
-        return (yield from _gradient(run, step, inputs, minibatches[index]))
+        return (yield from measure(run, step, inputs, minibatches[index]))
 
     for index in range(count):
         plan = run.plan
-        summed = yield from repeated(run, step, partial(next_gradient, index), fewer)
+        measured = yield from repeated(run, step, partial(measure_next, index), fewer)
         minibatch = minibatches[index]
-        results += summed.results
+        results += measured.results
         totals |= _totals_by_row(inputs, minibatch)
-        losses.append(summed.loss)
+        losses.append(measured.loss)
         objective = -math.fsum(losses) / len(losses)
         if done.updates and (index == count - 1 or recipe.stop == "kl"):
-            measured = summed.results if recipe.stop == "kl" else results
-            reason = stop_reason(recipe, _sums(measured), objective, before.objective)
+            compared = measured.results if recipe.stop == "kl" else results
+            reason = stop_reason(recipe, _sums(compared), objective, before.objective)
             done = replace(done, stopped=reason or "")
-        if not summed.is_finite:
-            norm = summed.norm + summed.critic_norm
-            reason = f"the loss is {summed.loss:g} and the gradient norm {norm:g}"
+        if not measured.is_finite:
+            norm = measured.norms.policy + measured.norms.critic
+            reason = f"the loss is {measured.loss:g} and the gradient norm {norm:g}"
             culprit = yield from _culprit(run, step, inputs, minibatch)
             done = replace(done, not_finite=reason, culprit=culprit)
             break
+        done = replace(done, objective=objective, grad_norm=measured.norms.policy)
         if not done.stopped:
-            rate = optim.learning_rate(
-                run.config.optimizer, step, run.config.steps, minibatch.before / minibatch.updates
-            )
-            run.optimizer.rule.learning_rate = rate
-            _optimizer_step(run, summed)
-            done = replace(done, updates=done.updates + 1, learning_rate=rate)
-        done = replace(done, objective=objective, grad_norm=summed.norm)
-        yield _pass_finished(step, minibatch, summed, done)
+            done = yield from apply(run, step, minibatch, measured, done)
+        yield _pass_finished(step, minibatch, measured, done)
         if done.stopped:
             break
         yield from handle_requests(run)
@@ -227,63 +222,54 @@ def _minibatches(
     ]
 
 
-def _gradient(
+def measure(
     run: EngineRun, step: int, inputs: LossInputs, minibatch: Minibatch
-) -> Generator[Event, None, Gradient]:
-    """Sum a minibatch's gradients over micro-batches and ranks.
+) -> Generator[Event, None, Measured]:
+    """The loss and the gradients of a minibatch, over micro-batches and ranks.
 
     If only the scaled gradient overflows, the minibatch is retried with a lower scale.
     """
     assigned = run.ranks.assigned(minibatch.batches)
     done, total = minibatch.before * len(assigned), minibatch.updates * len(assigned)
+    backend, reads, context = run.backend, reads_of(inputs), step_context(run, step)
     while True:
-        scaled = replace(inputs, scale=run.optimizer.loss_scale)
+        scaled = replace(inputs, scale=backend.loss_scale)
         gradients_sum: Any = None
         local: dict[int, MicroBatchResult] = {}
         for index, batch in assigned:
-            outputs, gradients = gradient(run.policy, scaled, minibatch.totals, batch)
-            gradients_sum = (
-                gradients if gradients_sum is None else tree_map(mx.add, gradients_sum, gradients)
-            )
+            batch_loss = partial(loss, inputs=scaled, totals=minibatch.totals, batch=batch)
+            outputs, gradients = yield from backend.gradient(batch, batch_loss, reads, context)
+            gradients_sum = backend.add(gradients_sum, gradients)
             mx.eval(gradients_sum, outputs)
             local[index] = MicroBatchResult.of(batch, outputs)
             yield PhaseAdvanced(step=step, phase="update", done=done + len(local), total=total)
             if len(local) < len(assigned):
                 yield from handle_requests(run)
         if gradients_sum is None:  # more ranks than micro-batches
-            trainable = run.policy.module.trainable_parameters()
-            gradients_sum = tree_map(mx.zeros_like, trainable)
+            gradients_sum = backend.zeros()
         gradients_sum = run.ranks.sum(gradients_sum)
-        results = _of_all_ranks(run, minibatch.batches, local)
-        norm = optim.global_norm(gradients_sum["model"])
-        critic_norm = optim.global_norm(gradients_sum.get("critic", {}))
-        mx.eval(norm, critic_norm)
-        result = Gradient(
+        result = Measured(
             gradients=gradients_sum,
-            norm=float(norm),
-            critic_norm=float(critic_norm),
-            results=results,
+            results=_of_all_ranks(run, minibatch.batches, local),
+            norms=backend.norms(gradients_sum),
         )
         overflows = math.isfinite(result.loss) and not result.is_finite
-        if not overflows or not run.optimizer.lower_scale():
+        if not overflows or not backend.lower_scale():
             return result
 
 
-def _optimizer_step(run: EngineRun, summed: Gradient) -> None:
-    """One optimiser step for policy and critic, each clipped by its own norm."""
+def apply(
+    run: EngineRun, step: int, minibatch: Minibatch, measured: Measured, done: UpdateResult
+) -> Generator[Event, None, UpdateResult]:
+    """One optimiser step with a measured gradient, at the schedule's rate."""
+    rate = optim.learning_rate(
+        run.config.optimizer, step, run.config.steps, minibatch.before / minibatch.updates
+    )
     drop_state(run, changing=True)
-    limit = run.config.optimizer.max_grad_norm
-    policy = run.policy
-    clipped = optim.clip(flatten(summed.gradients["model"]), mx.array(summed.norm), limit)
-    policy.load_trainable(run.optimizer.step(clipped, policy.snapshot()))
-    changed = [policy.snapshot(), run.optimizer.arrays()]
-    if run.critic_optimizer is not None:
-        critic_norm = mx.array(summed.critic_norm)
-        clipped = optim.clip(flatten(summed.gradients["critic"]), critic_norm, limit)
-        policy.load_critic(run.critic_optimizer.step(clipped, policy.critic_weights()))
-        changed += [policy.critic_weights(), run.critic_optimizer.arrays()]
-    mx.eval(changed)
-    mx.synchronize()  # weights of a failed command buffer read as if they were valid
+    norm = yield from run.backend.apply(
+        measured.gradients, measured.norms, rate, step_context(run, step)
+    )
+    return replace(done, updates=done.updates + 1, learning_rate=rate, grad_norm=norm)
 
 
 def _culprit(
@@ -291,14 +277,17 @@ def _culprit(
 ) -> Generator[Event, None, int | None]:
     """The first group whose gradient alone is not finite; None if there is none."""
     samples = inputs.experience.samples
-    scaled = replace(inputs, scale=run.optimizer.loss_scale)
+    backend, reads, context = run.backend, reads_of(inputs), step_context(run, step)
+    scaled = replace(inputs, scale=backend.loss_scale)
     group_ids_B = np.array(samples.group_ids_B)
     for batch in minibatch.batches:
         for group in sorted({int(group_ids_B[row]) for row in batch.rows}):
             rows = [row for row in batch.rows if group_ids_B[row] == group]
             alone = make_batch(samples.rollouts, rows, pad_id=run.policy.pad_id)
-            outputs, gradients = gradient(run.policy, scaled, minibatch.totals, alone)
-            size = float(optim.global_norm(gradients)) + abs(float(outputs["loss"]))
+            group_loss = partial(loss, inputs=scaled, totals=minibatch.totals, batch=alone)
+            outputs, gradients = yield from backend.gradient(alone, group_loss, reads, context)
+            norms = backend.norms(gradients)
+            size = norms.policy + norms.critic + abs(float(outputs["loss"]))
             yield PhaseAdvanced(step=step, phase="update", done=1, total=1)
             if not math.isfinite(size):
                 return group
@@ -310,21 +299,22 @@ def _measure_targets(
 ) -> Generator[Event, None, UpdateResult]:
     """Run one more forward after the last pass to measure how close tokens are to their targets."""
     samples, rows = inputs.experience.samples, inputs.experience.trained_rows
-    totals = totals_of(samples.mask_BT)
+    totals, reads = totals_of(samples.mask_BT), reads_of(inputs)
 
-    def measure() -> Generator[Event, None, list[MicroBatchResult]]:
+    def measure_batches() -> Generator[Event, None, list[MicroBatchResult]]:
         batches = batches_of(run, samples.rollouts, rows)
         assigned = run.ranks.assigned(batches)
         local: dict[int, MicroBatchResult] = {}
         for index, batch in assigned:
-            _, outputs = loss(run.policy, inputs, totals, batch)
+            scores = yield from run.backend.scores(batch, reads, step_context(run, step))
+            _, outputs = loss(scores, inputs, totals, batch)
             mx.eval(outputs)
             local[index] = MicroBatchResult.of(batch, outputs)
             yield PhaseAdvanced(step=step, phase="logprobs", done=len(local), total=len(assigned))
             yield from handle_requests(run)
         return _of_all_ranks(run, batches, local)
 
-    results = yield from repeated(run, step, measure, partial(fewer_scored, run))
+    results = yield from repeated(run, step, measure_batches, partial(fewer_scored, run))
     measured = {
         name: value
         for name, value in _sums(results).items()
@@ -367,15 +357,15 @@ def _sums(results: Sequence[MicroBatchResult]) -> Sums:
 
 
 def _pass_finished(
-    step: int, minibatch: Minibatch, summed: Gradient, result: UpdateResult
+    step: int, minibatch: Minibatch, measured: Measured, result: UpdateResult
 ) -> PassFinished:
     """The event of one update; learning rate 0 marks a forward that ended the passes."""
-    sums = _sums(summed.results)
+    sums = _sums(measured.results)
     return PassFinished(
         step=step,
         index=result.complete_passes + 1,
         minibatch=minibatch.index,
-        loss=summed.loss,
+        loss=measured.loss,
         clip_low=mean(sums, "clip_ratio/low_mean"),
         clip_high=mean(sums, "clip_ratio/high_mean"),
         kl_to_old=mean(sums, "kl_to_old"),
@@ -425,13 +415,13 @@ def _with_pass(
         old = replace(
             old,
             logprobs_BT=arrays_BT["logprobs"] if old.logprobs_BT is None else old.logprobs_BT,
-            entropy_BT=arrays_BT["entropy"] if old.entropy_BT is None else old.entropy_BT,
+            entropy_BT=arrays_BT.get("entropy") if old.entropy_BT is None else old.entropy_BT,
         )
         done = replace(
             done, entropy=sums.get("entropy", (0.0, 0.0)), experience=replace(experience, old=old)
         )
         if not reads_entropy(inputs.recipe):
-            del arrays_BT["entropy"]
+            arrays_BT.pop("entropy", None)
     return replace(
         done,
         passes=(*done.passes, Pass(arrays_BT=arrays_BT, totals=totals)),

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,9 @@ from grpo_engine.rewards.scoring import Scores
 from grpo_engine.rollouts.prompts import PromptRenderer
 from grpo_engine.rollouts.replies import reply_tokens
 from grpo_engine.rollouts.types import Trajectory
+from grpo_engine.run.local import gradient
 from grpo_engine.tasks.base import Example, Task
-from grpo_engine.training.loss import LossInputs, gradient
+from grpo_engine.training.loss import LossInputs, loss, reads_of
 from grpo_engine.training.samples import Experience, OldScores, SampledGroup, gather
 from tests.engine.environments.trl_files import END, TOOLS, write_qwen
 from tests.engine.runs import events_of, settings, write_world
@@ -251,7 +253,8 @@ def test_loss_and_gradient_of_dialogues_with_tools_are_those_of_trl(
         step=1,
     )
     batch = make_batch(samples.rollouts, range(len(samples.rollouts)))
-    outputs, gradients = gradient(policy, inputs, totals_of(samples.mask_BT), batch)
+    batch_loss = partial(loss, inputs=inputs, totals=totals_of(samples.mask_BT), batch=batch)
+    outputs, gradients = gradient(policy, batch, batch_loss, reads_of(inputs))
     expected = float(stored[f"loss:{number}"])
     assert abs(expected) > 1e-3
     assert float(outputs["loss"].item()) == pytest.approx(expected, rel=1e-5, abs=1e-6)

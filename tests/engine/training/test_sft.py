@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,10 @@ from grpo_engine.rewards.scoring import Scores
 from grpo_engine.rollouts.prompts import PromptRenderer
 from grpo_engine.rollouts.row import decoder, demonstration
 from grpo_engine.rollouts.types import PromptRows
+from grpo_engine.run.local import gradient
 from grpo_engine.tasks.files import build as build_task
 from grpo_engine.training.advantages import step_advantages
-from grpo_engine.training.loss import LossInputs, gradient
+from grpo_engine.training.loss import LossInputs, loss, reads_of
 from grpo_engine.training.samples import Experience, OldScores, gather
 from tests.engine.runs import events_of, failure, groups_of, notes, of, settings
 from tests.engine.training.builders import sampled
@@ -125,14 +127,15 @@ def ours(policy: Policy, path: str, micro_rows: int = 8) -> tuple[float, dict[st
         is_first=True,
         step=1,
     )
-    loss, total = 0.0, None
+    value, total = 0.0, None
     for batch in micro_batches(rollouts, max_rows=micro_rows, pad_id=policy.pad_id):
-        outputs, gradients = gradient(policy, inputs, totals_of(mask_BT), batch)
+        batch_loss = partial(loss, inputs=inputs, totals=totals_of(mask_BT), batch=batch)
+        outputs, gradients = gradient(policy, batch, batch_loss, reads_of(inputs))
         flat = flatten(gradients["model"])
         total = flat if total is None else {name: total[name] + flat[name] for name in flat}
-        loss += float(outputs["loss"])
+        value += float(outputs["loss"])
     assert total is not None
-    return loss, total
+    return value, total
 
 
 def exact_logsumexp(values: mx.array, axis: int, **_: Any) -> mx.array:

@@ -376,15 +376,17 @@ def test_a_gradient_that_is_not_finite_is_left_out_and_its_group_named(
 
     from grpo_engine.policy.batch import TokenBatch
     from grpo_engine.policy.forward import TokenScores, token_scores
-    from grpo_engine.training import loss as loss_module
+    from grpo_engine.run import local
 
     def poisoned(policy: Any, batch: TokenBatch, **named: Any) -> TokenScores:
         new = token_scores(policy, batch, **named)
+        if not named.get("gradient", True):
+            return new
         of_group_1 = mx.array(batch.rows) >= 4  # of two groups of four
         factor = mx.where(of_group_1, mx.inf, 0.0)[:, None]
         return replace(new, logprobs=new.logprobs + new.logprobs * factor)
 
-    monkeypatch.setattr(loss_module, "token_scores", poisoned)
+    monkeypatch.setattr(local, "token_scores", poisoned)
     events = events_of(settings(world, steps=5), tmp_path)
     alerts = [alert for alert in of(AlertRaised, events) if alert.rule == "not_finite"]
     assert [alert.group for alert in alerts] == [1, 1, 1]

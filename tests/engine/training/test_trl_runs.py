@@ -26,6 +26,8 @@ from grpo_engine.events import Event, Group, GroupScored, RunFinished, StepFinis
 from grpo_engine.policy.batch import TokenBatch, make_batch
 from grpo_engine.policy.optimizer import Learner
 from grpo_engine.rollouts.types import PromptRows, Trajectory
+from grpo_engine.run.backend import Norms, StepContext
+from grpo_engine.run.local import LocalBackend
 from grpo_engine.run.session import EngineRun
 from grpo_engine.training import sampling, update
 from grpo_engine.training.logprobs import score_tokens
@@ -123,7 +125,7 @@ def executed(case: Mapping[str, Any], world: Path, folder: Path) -> Ours:
     ours = Ours(case)
     held: list[EngineRun] = []
     with pytest.MonkeyPatch.context() as patch:
-        finish, take, step = update._pass_finished, update._optimizer_step, Learner.step
+        finish, take, step = update._pass_finished, LocalBackend.apply, Learner.step
 
         def sample(run: EngineRun, step: int, _request: Any, rows: Sequence[PromptRows]) -> Any:
             held[:] = [run]
@@ -133,10 +135,12 @@ def executed(case: Mapping[str, Any], world: Path, folder: Path) -> Ours:
             ours.results.append(given[2].results)
             return finish(*given)
 
-        def taken(run: EngineRun, summed: update.Gradient) -> None:
-            ours.norms.append(summed.norm)
-            ours.rates.append(float(run.optimizer.rule.learning_rate))
-            take(run, summed)
+        def taken(
+            self: LocalBackend, total: Any, norms: Norms, rate: float, context: StepContext
+        ) -> Generator[Event, None, float | None]:
+            ours.norms.append(norms.policy)
+            ours.rates.append(rate)
+            return (yield from take(self, total, norms, rate, context))
 
         def stepped(self: Learner, gradients: Any, weights: Any) -> Any:
             theirs = case["updates"][len(ours.gradients)]
@@ -151,7 +155,7 @@ def executed(case: Mapping[str, Any], world: Path, folder: Path) -> Ours:
         patch.setattr(update, "row_order", ours.order)
         patch.setattr(update, "batches_of", ours.batches)
         patch.setattr(update, "_pass_finished", finished)
-        patch.setattr(update, "_optimizer_step", taken)
+        patch.setattr(LocalBackend, "apply", taken)
         patch.setattr(Learner, "step", stepped)
         ours.events = list(trainer.run(configured(case, world), Control(), folder=folder))
     end = ours.events[-1]
