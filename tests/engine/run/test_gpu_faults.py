@@ -60,10 +60,10 @@ REPEATED = {
     "self-check": "check_itself",
     "sampling": "_sampled",
     "scoring": "scored_batches",
-    "micro-batch": "_gradient",
+    "micro-batch": "measure",
     "evaluation": "evaluate",
 }
-ENDING = {"optimiser": "_optimizer_step", "save": "save_checkpoint"}
+ENDING = {"optimiser": "apply", "save": "save_checkpoint"}
 
 
 class Injection:
@@ -225,7 +225,7 @@ def test_a_part_is_computed_again_with_less_at_a_time(
 def test_a_fault_where_nothing_can_be_repeated_ends_the_run_in_one_sentence(
     place: str, fault: Fault, world: Path, inject: Inject, tmp_path: Path
 ) -> None:
-    injection = inject(place, fault, after=2 if place == "_optimizer_step" else 0)
+    injection = inject(place, fault, after=2 if place == "apply" else 0)
     failed = failure(config(world, steps=3), tmp_path)
 
     assert injection.raised == 1
@@ -248,7 +248,7 @@ def test_a_lost_device_is_not_asked_again(
     assert failed.message.startswith("the GPU stopped working")
 
 
-@pytest.mark.parametrize("place", ["_sampled", "scored_batches", "_gradient"])
+@pytest.mark.parametrize("place", ["_sampled", "scored_batches", "measure"])
 def test_a_fault_that_stays_at_the_smallest_plan_ends_the_run_with_its_last_step_saved(
     place: str, world: Path, inject: Inject, tmp_path: Path
 ) -> None:
@@ -276,7 +276,7 @@ def test_a_smaller_plan_is_in_the_checkpoint_and_is_what_a_resume_takes(
 
     monkeypatch.setattr(memory, "checkpoint_layers", checkpoint_layers)
     settled = config(world, steps=2, checkpoint={"every": 0})
-    inject("_gradient", "memory")
+    inject("measure", "memory")
     events = events_of(settled, tmp_path)
 
     assert len(recomputed) == 1
@@ -293,7 +293,7 @@ def test_full_weights_after_a_fault_of_the_optimiser_are_those_of_the_last_check
     model = {"path": str(world / "model"), "tuning": "full", "compute": "graph"}
     full = config(world, model=model, checkpoint={"every": 1}, steps=3)
     unbroken = events_of(full, tmp_path / "unbroken")
-    inject("_optimizer_step", "memory", after=4)
+    inject("apply", "memory", after=4)
     failure(full, tmp_path / "broken")
     resumed = completed(full, tmp_path / "broken", resume=True)
 
@@ -320,7 +320,7 @@ def test_work_that_the_system_ended_is_given_in_shorter_pieces_when_the_run_is_r
     assert not recovery.shorten_buffers(tmp_path, environment)
     monkeypatch.undo()
     monkeypatch.setattr(recovery, "PAUSE_S", 0.0)
-    inject("_gradient", "watchdog")
+    inject("measure", "watchdog")
     events_of(config(world), tmp_path)
     monkeypatch.setattr(sys, "platform", "darwin")
 
@@ -344,7 +344,7 @@ def test_a_run_that_swaps_takes_a_smaller_plan_which_its_checkpoint_has(
     assert plan.items() <= saved_step(tmp_path)[1].items()
 
 
-@pytest.mark.parametrize("place", ["groups_scored", "_optimizer_step", "finish_step", "save"])
+@pytest.mark.parametrize("place", ["groups_scored", "apply", "finish_step", "save"])
 def test_the_device_is_waited_for_before_anything_of_a_step_is_recorded_or_saved(
     place: str, world: Path, inject: Inject, tmp_path: Path
 ) -> None:
@@ -371,7 +371,7 @@ def test_a_run_that_ends_saves_its_last_step_if_the_weights_after_it_are_there(
     world: Path, inject: Inject, tmp_path: Path
 ) -> None:
     settled = config(world, steps=3, checkpoint={"every": 0})
-    injection = inject("_gradient", "memory", times=1000, after=10**9)
+    injection = inject("measure", "memory", times=1000, after=10**9)
     for event in run(settled, Control(), folder=tmp_path):
         last = event
         if isinstance(event, StepFinished):
