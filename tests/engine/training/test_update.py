@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 import pytest
 
 from grpo_engine.events import Event, PassFinished
@@ -17,7 +18,7 @@ def state_of(backend: LocalBackend) -> dict[str, bytes]:
     """The bytes of weights and optimiser."""
     mx.eval(backend.snapshot().tensors)
     return {
-        f"{file}/{name}": bytes(memoryview(array))
+        f"{file}/{name}": np.array(array.astype(mx.float32)).tobytes()
         for file, arrays in backend.snapshot().tensors.items()
         for name, array in arrays.items()
     }
