@@ -27,7 +27,7 @@ from tests.app.planted import PLANTED, Place, acting, plant, plantable
 from tests.app.stored import record, run_events
 from tests.e2e.terminal import Terminal
 from tests.engine.tiny import write_model
-from tests.experiments.made import evaluated
+from tests.experiments.made import alerted, evaluated
 
 NAMES = ("one", "two")
 # places whose texts an import checks, or that name a kind of event; all others are taken
@@ -59,15 +59,7 @@ def more_events() -> Iterator[ev.Event]:
     """The scripted run with one event of each kind that it lacks."""
     for event in run_events(steps=2):
         if isinstance(event, ev.StepFinished) and event.step == 2:
-            yield ev.AlertRaised(
-                step=2,
-                rule="kl",
-                severity="warning",
-                value=1.0,
-                limit=0.5,
-                explanation="KL is high.",
-                remedy="Lower it.",
-            )
+            yield alerted(2, rule="kl", explanation="KL is high.", remedy="Lower it.")
             yield ev.NoteWritten(step=2, text="a note", severity="warning")
             yield ev.CheckpointSaved(step=2, path="/nowhere", best=True, seconds=1.0)
             found = evaluated(2)

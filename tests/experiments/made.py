@@ -208,6 +208,19 @@ def fallen() -> Iterator[ev.Event]:
     yield ended(24)
 
 
+def alerted(step: int, **changes: Any) -> ev.AlertRaised:
+    alert = ev.AlertRaised(
+        step=step,
+        rule="kl_high",
+        severity="warning",
+        explanation="why",
+        remedy="what",
+        value=1.0,
+        limit=0.5,
+    )
+    return replace(alert, **changes)
+
+
 def ended(step: int) -> ev.RunFinished:
     return ev.RunFinished(step=step, reason="completed", summary={})
 

@@ -26,6 +26,7 @@ from grpo_tui.experiments.values import RecordedEvent
 from tests.experiments.made import (
     CONFIG,
     NAN,
+    alerted,
     config,
     ended,
     finished,
@@ -153,17 +154,7 @@ def test_token_numbers_that_come_after_an_interruption_complete_their_group(
 def test_an_alert_is_one_line_that_counts_and_stays_muted(path: Path) -> None:
     handle = start_run(path, CONFIG)
     for step in (3, 4, 5):
-        handle.put(
-            ev.AlertRaised(
-                step=step,
-                rule="kl",
-                severity="warning",
-                explanation="KL is high",
-                remedy="more beta",
-                value=0.2,
-                limit=0.1,
-            )
-        )
+        handle.put(alerted(step, rule="kl"))
         assert handle.flush(PATIENCE)
         if step == 3:
             handle.store.mute(handle.key, "kl")

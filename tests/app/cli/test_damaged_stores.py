@@ -13,7 +13,7 @@ from grpo_tui.experiments.db.paths import run_folder
 from grpo_tui.experiments.export.rows import WHAT
 from tests.app.calls import Cli, caller
 from tests.experiments.damage import DAMAGED, EDITED, damage, edited
-from tests.experiments.made import config, evaluated, record_run
+from tests.experiments.made import alerted, config, evaluated, record_run
 
 MARKS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c"
 READING = [
@@ -46,15 +46,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, st
     said = (
         evaluated(3),
         ev.NoteWritten(step=1, text="noted", severity="warning"),
-        ev.AlertRaised(
-            step=1,
-            rule="kl_high",
-            severity="warning",
-            value=1.0,
-            limit=0.5,
-            explanation="why",
-            remedy="what",
-        ),
+        alerted(1),
     )
     base = record_run(path, name="base", last=said)
     run = record_run(path, name="other", tree=config(seed=1), last=said)

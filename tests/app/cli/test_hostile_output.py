@@ -17,7 +17,7 @@ from grpo_tui.experiments.store import ExperimentStore
 from tests.app.calls import Cli, caller
 from tests.app.script import HOSTILE, hostile_group
 from tests.experiments.csv_reader import read_csv
-from tests.experiments.made import config, ended, evaluated, finished, put_all, started
+from tests.experiments.made import alerted, config, ended, evaluated, finished, put_all, started
 
 NAME = HOSTILE[0] + HOSTILE[2] + HOSTILE[4] + "=cmd|\n## title\r\n" + HOSTILE[3]
 RUNS = ("one ", "two ")
@@ -47,15 +47,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
             handle,
             started(),
             replace(scored, group=replace(group, rollouts=completions)),
-            ev.AlertRaised(
-                step=1,
-                rule=NAME,
-                severity="warning",
-                value=1.0,
-                limit=0.5,
-                explanation=NAME,
-                remedy=NAME,
-            ),
+            alerted(1, rule=NAME, explanation=NAME, remedy=NAME),
             ev.NoteWritten(step=1, text=NAME, severity="warning"),
             finished(1, **{NAME: 1.0}),
             replace(

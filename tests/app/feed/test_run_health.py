@@ -20,11 +20,9 @@ from grpo_tui.experiments.run_health import evidence_of, healths
 from tests import patience
 from tests.app.script import CONFIG
 from tests.app.stored import record, run_events
-from tests.experiments.made import fallen, recorded
+from tests.experiments.made import alerted, fallen, recorded
 
-ALERT = ev.AlertRaised(
-    step=24, rule="kl_above_limit", severity="warning", explanation="KL is .6.", remedy="Stop."
-)
+ALERT = alerted(24, rule="kl_above_limit", explanation="KL is .6.", remedy="Stop.")
 OWN = {"functions": ["mine.py:accuracy", "format"], "weights": [1.0, 0.1]}
 
 

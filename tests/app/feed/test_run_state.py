@@ -25,6 +25,7 @@ from grpo_tui.experiments.db.configs import flat
 from grpo_tui.experiments.values import AlertView, BoardView
 from tests.app.script import Script, evaluation, started
 from tests.experiments import made
+from tests.experiments.made import alerted
 
 SHORT = Script(steps=24, total_steps=60)
 ORIGINS: tuple[ev.Origin, ...] = ("train", "eval", "pinned")
@@ -102,9 +103,7 @@ def test_the_step_that_is_worked_on_never_goes_back_within_an_attempt() -> None:
 
 def test_an_alert_is_closed_when_its_rule_has_ended_and_begins_anew() -> None:
     def alert(step: int) -> ev.AlertRaised:
-        return ev.AlertRaised(
-            step=step, rule="clip_never", severity="info", explanation="none", remedy="r"
-        )
+        return alerted(step, rule="clip_never", explanation="none", remedy="r", severity="info")
 
     def step(number: int) -> ev.StepFinished:
         return ev.StepFinished(step=number, metrics={}, tokens=1, elapsed=1.0)

@@ -19,7 +19,6 @@ from grpo_tui.app.tui.screens.watch.screen import WatchScreen
 from grpo_tui.experiments.reader import StoreReader
 from tests.app.compared import two_runs
 from tests.app.rest import until
-from tests.app.stored import record, run_events
 from tests.patience import PATIENCE
 
 
@@ -33,13 +32,6 @@ def type_at_once(app: Workbench, *keys: str) -> None:
 @pytest.fixture(autouse=True)
 def _keys_wait_as_long_as_they_must(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workbench, "EARLY_S", 10 * PATIENCE)
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("early") / "grpo.db"
-    record(path, run_events(steps=3), name="calm-otter")
-    return path
 
 
 def held_up(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> threading.Event:

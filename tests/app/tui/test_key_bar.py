@@ -5,15 +5,8 @@ from pathlib import Path
 import pytest
 
 from grpo_tui.app.tui.widgets.key_bar import COMMON, MOST, KeyBar
-from tests.app.stored import record, run_events, workbench
+from tests.app.stored import workbench
 from tests.app.walk import walk
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("keys") / "runs.db"
-    record(path, run_events(steps=3), name="otter")
-    return path
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])

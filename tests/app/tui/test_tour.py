@@ -11,22 +11,14 @@ from grpo_tui.app.tui.dialogs.help.screen import HelpScreen
 from grpo_tui.app.tui.tour import END, STOPS, TourLine, key_of
 from tests.app import frames
 from tests.app.rest import until
-from tests.app.stored import record, run_events
 from tests.app.walk import walk
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("tour") / "runs.db"
-    record(path, run_events(steps=6), name="otter")
-    return path
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 async def test_the_key_of_each_sentence_leads_to_the_next(
     size: tuple[int, int], store: Path
 ) -> None:
-    feed = ReplayFeed(store, "otter", speed=1000)
+    feed = ReplayFeed(store, "calm-otter", speed=1000)
     async with walk(Workbench(store, feed=feed, mode="watch", tour=True), size) as on:
         await until(on.app, lambda: on.screen.snapshot.status == "completed")
         for place, stop in enumerate(STOPS):
@@ -52,7 +44,7 @@ async def test_the_key_of_each_sentence_leads_to_the_next(
 
 async def test_on_another_screen_it_says_how_to_get_back(store: Path) -> None:
     async with walk(
-        Workbench(store, feed=ReplayFeed(store, "otter"), mode="watch", tour=True), (80, 24)
+        Workbench(store, feed=ReplayFeed(store, "calm-otter"), mode="watch", tour=True), (80, 24)
     ) as on:
         await on.press("1")
         on.app.frame_now()

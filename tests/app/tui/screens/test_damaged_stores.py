@@ -15,6 +15,7 @@ from tests.app.stored import run_events
 from tests.app.tui.screens.test_hostile import KEYS, OBEYED
 from tests.app.walk import walk
 from tests.experiments.damage import DAMAGED, EDITED, damage, edited
+from tests.experiments.made import alerted
 
 EDITS = {
     "texts": EDITED["texts"],
@@ -35,17 +36,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         handle = start_run(path, build({**CONFIG, "seed": seed}), name=f"run{seed}")
         for event in run_events(steps=2, seed=seed):
             if isinstance(event, ev.StepFinished):
-                handle.put(
-                    ev.AlertRaised(
-                        step=event.step,
-                        rule="kl_high",
-                        severity="warning",
-                        value=1.0,
-                        limit=0.5,
-                        explanation="why",
-                        remedy="what",
-                    )
-                )
+                handle.put(alerted(event.step))
             handle.put(event)
         handle.close()
     return path

@@ -23,6 +23,7 @@ from tests.app.rest import until
 from tests.app.script import CONFIG, HOSTILE, hostile_group
 from tests.app.stored import run_events, with_ends
 from tests.app.walk import walk
+from tests.experiments.made import alerted
 
 NAME = HOSTILE[0] + HOSTILE[1] + HOSTILE[2] + HOSTILE[4] + HOSTILE[5]
 OBEYED = ("\x1b", "\x07", "\x00", "\x9b", "\u202e", "\u2066")
@@ -60,17 +61,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         handle = start_run(path, build(tree), name=f"{seed} {NAME}", tags=(NAME.split()[0],))
         for event in with_hostile_groups(run_events(steps=2, seed=seed)):
             if isinstance(event, ev.StepFinished):
-                handle.put(
-                    ev.AlertRaised(
-                        step=event.step,
-                        rule="kl_high",
-                        severity="warning",
-                        value=1.0,
-                        limit=0.5,
-                        explanation=NAME,
-                        remedy=NAME,
-                    )
-                )
+                handle.put(alerted(event.step, explanation=NAME, remedy=NAME))
                 handle.put(ev.NoteWritten(step=event.step, text=NAME, severity="error"))
                 event = replace(event, metrics={**event.metrics, f"rewards/{NAME}/mean": 1.0})
             handle.put(event)

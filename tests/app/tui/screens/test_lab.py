@@ -39,13 +39,6 @@ from tests.app.stored import record, run_events, workbench
 from tests.app.walk import Walk, walk
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("store") / "runs.db"
-    record(path)
-    return path
-
-
 async def opened(on: Walk) -> Any:
     """Go from Watch to the lab."""
     await on.press("4")

@@ -28,18 +28,17 @@ from tests.app.rest import until
 from tests.app.script import CONFIG, Script
 from tests.app.stored import record, workbench
 from tests.app.walk import Walk, walk
+from tests.experiments.made import alerted
 
-HACKED = ev.AlertRaised(
-    step=4,
+HACKED = alerted(
+    4,
     rule="format_hacking",
-    severity="warning",
     explanation="Reward rose while accuracy fell.",
     remedy="Weigh accuracy more.",
 )
-CUT = ev.AlertRaised(
-    step=4,
+CUT = alerted(
+    4,
     rule="most_truncated",
-    severity="warning",
     explanation="61 % of the answers were cut.",
     remedy="Allow more tokens.",
 )

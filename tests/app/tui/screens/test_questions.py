@@ -26,6 +26,7 @@ from tests.app.compared import sweep_of_rates, sweep_of_two_settings
 from tests.app.script import CONFIG, Script, algorithm
 from tests.app.stored import record, run_events
 from tests.app.walk import Walk, walk
+from tests.experiments.made import alerted
 
 SIZE = (140, 44)
 MOST_KEYS = 5
@@ -44,12 +45,8 @@ def events(live: bool) -> Iterator[ev.Event]:
             continue
         yield event
         if isinstance(event, ev.StepFinished) and event.step == STEPS:
-            yield ev.AlertRaised(
-                step=STEPS,
-                rule="format_hacking",
-                severity="warning",
-                explanation=HACKED,
-                remedy="Weigh accuracy more.",
+            yield alerted(
+                STEPS, rule="format_hacking", explanation=HACKED, remedy="Weigh accuracy more."
             )
     if live:
         script = Script(steps=STEPS, total_steps=60, prompts=4, group=4)

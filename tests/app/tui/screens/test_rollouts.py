@@ -54,13 +54,6 @@ from tests.app.stored import STEPS, half_recorded, record, run_events, with_ends
 from tests.app.walk import Walk, on_rollouts, painted, rollouts_view, walk
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("store") / "runs.db"
-    record(path)
-    return path
-
-
 async def opened(
     on: Walk,
     step: int = 4,

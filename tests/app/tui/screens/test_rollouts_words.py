@@ -37,16 +37,9 @@ from grpo_tui.experiments.record.recorder import start_run
 from grpo_tui.experiments.values import GroupView
 from tests.app.inspector.kit import term
 from tests.app.script import CONFIG
-from tests.app.stored import record, run_events
+from tests.app.stored import run_events
 from tests.app.tui.screens.test_rollouts import opened
 from tests.app.walk import painted, rollouts_view, walk
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("store") / "runs.db"
-    record(path)
-    return path
 
 
 def said(lines: list[Line]) -> str:
