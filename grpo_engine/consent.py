@@ -47,7 +47,7 @@ FILES: Final = 2_000  # files of a folder that are digested
 LIMIT: Final = 256 << 20  # bytes of a file that is digested as a whole
 PIECES, PIECE = 64, 1 << 16  # number and bytes of the pieces of a larger file
 LONGEST: Final = 2_000  # characters of an item on a screen
-JUDGE, AGENT, TASKSET = "judge:", "agent:", "verifiers:"
+AGENT, TASKSET = "agent:", "verifiers:"
 VARYING = ("name", "seed", "steps")  # settings in which a run and its clone may differ
 READ = ("model", "teacher", "optimizer", "rewards", "task", "record", "sandbox")
 
@@ -265,7 +265,7 @@ def _is_of_hub(named: str) -> bool:
 
 
 def _reward(name: str, path: str, rewards: RewardsConfig) -> Iterator[TrustItem]:
-    if name.startswith(JUDGE):
+    if name.startswith(names.JUDGE):
         yield _judge(name, path)
     elif name not in REWARDS:
         keys = (name, name.rpartition(":")[2])
@@ -275,7 +275,7 @@ def _reward(name: str, path: str, rewards: RewardsConfig) -> Iterator[TrustItem]
 
 def _judge(name: str, path: str) -> TrustItem:
     """The address that a judge's file names, and whose key it gets."""
-    file = Path(name.removeprefix(JUDGE)).expanduser().absolute()
+    file = Path(name.removeprefix(names.JUDGE)).expanduser().absolute()
     try:
         rubric = read_rubric(file)
     except (RewardError, OSError) as error:

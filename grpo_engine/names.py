@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 EntryGroup = Literal["tasks", "rewards", "environments", "recipes", "recorders"]
 # begins the name of an object that only the Python process which was given it has
 IN_PROCESS = "python:"
+# begins the name of a reward function that is a judge; the path of its rubric follows
+JUDGE = "judge:"
 # the modules of the standard library of which rows are, such as a list, a generator or a table
 ROWS: Final = ("builtins", "collections", "itertools", "csv", "_csv")
 

@@ -16,9 +16,10 @@ from typing import Any, Self
 from pydantic import TypeAdapter
 
 from grpo_engine.errors import RewardError
+from grpo_engine.names import JUDGE
 from grpo_engine.rewards.load import ARGUMENTS, Functions
 from grpo_engine.rewards.outcome import FunctionResult, RewardProblem
-from grpo_engine.rewards.rubric import JUDGE, key_variables
+from grpo_engine.rewards.rubric import key_variables
 from grpo_engine.rollouts.prompts import reward_completion, reward_prompt
 from grpo_engine.sandbox.client import Sandbox, ServiceCall, finish
 from grpo_engine.tasks.base import Prompt, RewardSpec

@@ -1,15 +1,17 @@
 """The form in which reward functions get completions: that of the data set's prompts, as in TRL."""
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grpo_engine.rewards.outcome import RewardProblem
-from grpo_engine.tasks.base import Task
+
+if TYPE_CHECKING:  # reward processes need neither tasks nor settings, which take long to import
+    from grpo_engine.tasks.base import Task
 
 MESSAGES = '[{"role": "assistant", "content": "…"}]'
 
 
-def received(task: Task, setting: str) -> str:
+def received(task: "Task", setting: str) -> str:
     """What functions get, why, and what changes it; `setting` is `rewards.completions`."""
     forms = task.prompt_forms
     if setting == "text" and "messages" in forms:

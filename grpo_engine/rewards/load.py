@@ -15,7 +15,6 @@ from typing import Any
 from grpo_engine import names
 from grpo_engine.errors import RewardError, nearest
 from grpo_engine.rewards.builtins import BUILT_IN
-from grpo_engine.rewards.rubric import JUDGE
 
 # TRL passes these to every reward function, besides the data set's columns.
 ARGUMENTS = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
@@ -81,10 +80,10 @@ def load_reward(
 
 def find(name: str) -> tuple[Any, str]:
     """The reward function that a name refers to, and its source file."""
-    if name.startswith(JUDGE):
+    if name.startswith(names.JUDGE):
         from grpo_engine.rewards.judge import Judge
 
-        return Judge(name.removeprefix(JUDGE)), ""
+        return Judge(name.removeprefix(names.JUDGE)), ""
     purpose = names.Purpose(f"reward {name}", RewardError, FORMS + nearest(name, BUILT_IN, 1))
     if name in BUILT_IN:
         return names.find(BUILT_IN[name].target, purpose)

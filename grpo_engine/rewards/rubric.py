@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, m
 from grpo_engine.config.safe_json import read_text
 from grpo_engine.config.safe_yaml import parse_yaml
 from grpo_engine.errors import ConfigError, RewardError
+from grpo_engine.names import JUDGE
 
-JUDGE = "judge:"  # prefix of a reward function's name; a file's path follows
 Positive = Annotated[float, Field(gt=0)]
 # Host, port and path: there is no room for a key.
 ADDRESS = re.compile(r"https?://([^\s@?#/:\[\]]+|\[[\da-fA-F:.]+\])(:[1-9]\d{0,4})?(/[^\s@?#]*)?")

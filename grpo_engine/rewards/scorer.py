@@ -14,14 +14,13 @@ from grpo_engine.control import Control
 from grpo_engine.errors import ConfigError, RewardError
 from grpo_engine.events import AlertRaised, RewardValue
 from grpo_engine.metrics import function_of
-from grpo_engine.names import IN_PROCESS
+from grpo_engine.names import IN_PROCESS, JUDGE
 from grpo_engine.rewards.builtins import BUILT_IN
 from grpo_engine.rewards.client import RewardClient
 from grpo_engine.rewards.form import received
 from grpo_engine.rewards.load import ENVIRONMENTS, Functions
 from grpo_engine.rewards.outcome import Cause, FunctionResult, RewardProblem, mean_metrics
 from grpo_engine.rewards.right import RIGHT_OR_WRONG, Right
-from grpo_engine.rewards.rubric import JUDGE
 from grpo_engine.rewards.scoring import OVERLONG, Scores
 from grpo_engine.rewards.specs import measured_specs, specs_of
 from grpo_engine.rollouts.prompts import RenderedPrompt, reward_completion, reward_prompt

@@ -16,6 +16,10 @@ def length_of(completions: list[Any], **kwargs: Any) -> list[float]:
     return [float(len(completion)) for completion in completions]
 
 
+def loaded_before(completions: list[str], **kwargs: Any) -> list[float]:
+    return [float(name in sys.modules) for name in completions]
+
+
 def only_some(completions: list[str], answer: list[str]) -> list[float]:
     return [float(a in c) for c, a in zip(completions, answer, strict=True)]
 

@@ -103,6 +103,12 @@ def test_each_function_gets_its_own_arguments_and_gives_a_score_for_each_complet
     )
 
 
+def test_a_reward_process_loads_neither_settings_nor_models(tmp_path: Path) -> None:
+    """They would take longer than the start of the interpreter."""
+    with worker(tmp_path, "loaded_before") as made:
+        assert values_of(score(made, "grpo_engine.errors", "pydantic", "mlx")) == ((1.0, 0.0, 0.0),)
+
+
 def test_async_functions_run_at_the_same_time_and_none_does_not_apply(tmp_path: Path) -> None:
     # run in sequence, the first would wait forever
     with worker(tmp_path, "waits_for_the_other", "length_of", "also_async", limit=20.0) as made:
