@@ -9,22 +9,15 @@ from grpo_engine.config.parse import build, merge
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.events import Event, Group, GroupScored, NoteWritten, RunFailed
+from grpo_engine.rewards.load import find
+from grpo_engine.run.user_objects import UserObjects
 from grpo_engine.trainer import run
+from tests.engine import letters
 from tests.engine.tiny import write_model
 
 Kind = TypeVar("Kind")
 
-REWARDS = """
-def letters(completions, **_):
-    return [sum(c.isalpha() for c in text) / 12 for text in completions]
-
-def accuracy(completions, **_):
-    return [float(sum(map(ord, text)) % 3 == 0) for text in completions]
-
-def steps(completions, **_):
-    return [[(len(text) // 2, float(text[:1].isalpha())), (len(text), len(set(text)) / 12)]
-            for text in completions]
-"""
+REWARDS = Path(letters.__file__).read_text(encoding="utf-8")
 
 
 def write_world(folder: Path) -> Path:
@@ -81,14 +74,31 @@ def mixture(world: Path) -> dict[str, Any]:
     }
 
 
+def objects_of(config: RunConfig) -> UserObjects:
+    """The rewards of `write_world`, in this process: another takes as long to start as a run."""
+    named = [*config.rewards.functions]
+    for other in config.task.others.values():
+        named += other.rewards
+    files = {Path(name.rpartition(":")[0]) for name in named if ".py:" in name}
+    rewards = {
+        f"{file}:{function.__name__}": function
+        for file in files
+        if file.is_file() and file.read_text(encoding="utf-8") == REWARDS
+        for function in (letters.letters, letters.accuracy, letters.steps)
+    }
+    measured = {name: find(name)[0] for name in ("contains", "numeric_answer")}
+    return UserObjects(rewards=rewards | measured if rewards else {})
+
+
 def events_of(config: RunConfig, folder: Path, *, resume: bool = False) -> list[Event]:
     """Run to the end and return all events."""
-    return list(run(config, Control(), folder=folder, resume=resume))
+    objects = objects_of(config)
+    return list(run(config, Control(), folder=folder, resume=resume, objects=objects))
 
 
 def cut_off(config: RunConfig, folder: Path, ends: Callable[[Event], bool]) -> None:
     """Run until an event, as if the process ended there."""
-    events = run(config, Control(), folder=folder)
+    events = run(config, Control(), folder=folder, objects=objects_of(config))
     next(event for event in events if ends(event))
     events.close()  # type: ignore[attr-defined]
 
