@@ -20,7 +20,7 @@ run: ## open the workbench, or run a verb: make run ARGS="doctor"
 dev: ## set up .venv for work on the code
 	@tools/setup dev
 
-test: dev ## the tests that take at most three seconds each
+test: dev ## the tests that take about a second at most
 	$(PYTEST) $(ONE_MORE)
 
 test-slow: dev ## the tests that take longer

@@ -89,6 +89,7 @@ def test_the_source_is_kept_and_compared_as_a_diff(reader: StoreReader, world: P
     assert not compare(reader, runs[:1]).sources
 
 
+@pytest.mark.slow
 def test_a_run_is_cloned_and_swept_with_its_function(reader: StoreReader, world: Path) -> None:
     config = build(reader.run(reader.resolve("first").key).config)
     names = [f"{world}/mine.py:{name}" for name in ("plain", "ranks")]
@@ -103,6 +104,7 @@ def test_a_run_is_cloned_and_swept_with_its_function(reader: StoreReader, world:
     assert [dict(values)[axis] for values, _ in sweep.runs] == [names[0]] * 2 + [names[1]] * 2
 
 
+@pytest.mark.slow
 def test_a_closure_is_trained_with_and_given_again_to_resume(world: Path, tmp_path: Path) -> None:
     scale = 2.0
 

@@ -181,6 +181,7 @@ def test_an_import_says_where_it_is_from_and_no_origin_is_believed(
             clone_view(reader, "theirs")
 
 
+@pytest.mark.slow
 def test_with_trust_a_verb_goes_on_and_the_next_one_need_not_ask(
     here: Path,
     tmp_path: Path,

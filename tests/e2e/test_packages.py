@@ -68,6 +68,7 @@ def grpo_tui(home: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
+@pytest.mark.slow
 def test_lists_name_what_packages_bring(home: Path) -> None:
     for verb, key in (("tasks", "task"), ("rewards", "reward")):
         done = grpo_tui(home, verb, "--json")
@@ -77,6 +78,7 @@ def test_lists_name_what_packages_bring(home: Path) -> None:
         assert {name.replace("shop", "lost"), name.replace("shop", "leaves")} <= set(rows)
 
 
+@pytest.mark.slow
 def test_a_recipe_that_cannot_be_imported_is_left_out_with_the_reason(home: Path) -> None:
     done = grpo_tui(home, "recipes", "--json")
     listed = [row["name"] for row in json.loads(done.stdout)]
@@ -125,6 +127,7 @@ def test_a_run_uses_a_packages_task_reward_environment_and_recipe(home: Path) ->
     assert step["metrics"]["turns/max"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("broken", "setting"),
     [("lost", "rewards.functions={}-brief"), ("leaves", "algorithm.recipe={}-grpo")],

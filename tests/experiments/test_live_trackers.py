@@ -72,6 +72,7 @@ def test_a_step_is_logged_once_the_next_has_values_and_the_last_when_the_run_end
     assert logged(path) == {1, 2, 3}
 
 
+@pytest.mark.slow
 def test_a_resumed_run_logs_the_steps_after_its_checkpoint(path: Path) -> None:
     handle = tracked(path, "tensorboard")
     put_all(handle, started(), *step_events(1), *step_events(2), ended(2))
@@ -86,6 +87,7 @@ def test_a_resumed_run_logs_the_steps_after_its_checkpoint(path: Path) -> None:
     assert logged(path) == {2, 3}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tracker", ["tensorboard", "wandb", "trackio"])
 def test_a_tracker_killed_half_way_is_told_once_and_the_run_does_not_notice(
     path: Path, tracker: str
@@ -117,6 +119,7 @@ def test_a_tracker_killed_half_way_is_told_once_and_the_run_does_not_notice(
         assert reader.metric_series(handle.key, "reward").steps == (1, 2, 3, 4)
 
 
+@pytest.mark.slow
 def test_a_tracker_that_is_not_installed_says_what_to_install(
     path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

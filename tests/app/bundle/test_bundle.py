@@ -190,6 +190,7 @@ def recorded_in(project: Path, path: Path) -> None:
     record(path, iter(events), name="of-git", rewards={"functions": ["rewards.py:f"]})
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("git"), reason="there is no git")
 def test_code_comes_only_when_asked_for_and_as_it_was(
     store: Path, project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -193,6 +193,7 @@ def test_no_shell_runs_a_strangers_name_or_recipe(
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.slow
 def test_runs_are_offered_by_id_if_a_shell_could_take_their_names_for_more(
     hostile: Path,
 ) -> None:

@@ -112,6 +112,7 @@ def test_nothing_that_is_not_ascii_reaches_a_terminal_of_ascii() -> None:
     assert "m\\xe4\\xdfig" in lines[1]
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.floats(-1e12, 1e12), min_size=1, max_size=9),
     st.integers(MIN_WIDTH, 200),
@@ -238,6 +239,7 @@ def test_the_seeds_of_a_setting_are_one_line_with_its_interval(cli: Cli, sweep: 
     assert numbers == pytest.approx([sum(seeds) / 3, *mean_interval(seeds, (0.0, math.inf))])
 
 
+@pytest.mark.slow
 def test_a_figure_needs_a_format_and_its_package_and_takes_any_name(
     cli: Cli, sweep: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -167,6 +167,7 @@ def test_a_tasks_first_problem_gives_prompt_and_columns(
     assert json.loads(out)["scores"][0]["score"] == 0.0
 
 
+@pytest.mark.slow
 def test_a_task_decides_what_a_tried_function_gets(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, rows: Path
 ) -> None:

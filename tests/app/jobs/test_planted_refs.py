@@ -9,6 +9,7 @@ from grpo_tui.app.jobs.launch import resume_detached
 from tests.experiments.made import record_run
 
 
+@pytest.mark.slow
 def test_a_planted_id_is_no_option_of_the_process_that_resumes_it(tmp_path: Path) -> None:
     store, mark = tmp_path / "s.db", tmp_path / "mark"
     record_run(store, name="theirs")

@@ -86,6 +86,7 @@ def test_a_run_that_was_queued_by_itself_is_trained_though_the_same_run_exists(
     assert queue.item(item).state == "done"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -161,6 +161,7 @@ def test_what_was_measured_once_went_nowhere(tmp_path: Path) -> None:
     assert "→" not in html.partition('id="curves"')[0]
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_left_out_and_said(store: Path) -> None:
     whole, small = page_of(store), page_of(store, limit=130_000)
     kept, all_of_them = len(data_of(small)["groups"]), len(data_of(whole)["groups"])
@@ -257,6 +258,7 @@ def test_folders_and_hosts_are_cut(text: str, shown: str) -> None:
     assert clean(text) == shown
 
 
+@pytest.mark.slow
 def test_several_runs_have_what_compare_says_and_one_curve_for_each_setting(tmp_path: Path) -> None:
     path = sweep_of_settings(tmp_path, betas=(0.04, 0.4), seeds=2, steps=4)
     html = page_of(path, *refs_of(path))

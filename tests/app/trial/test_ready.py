@@ -251,6 +251,7 @@ def test_a_model_whose_configuration_is_wrong_is_the_only_thing_blamed(
     assert (setting, words in said) == ("model.path", True)
 
 
+@pytest.mark.slow
 def test_a_teacher_is_tried_before_a_run(world: Path, tmp_path: Path) -> None:
     def problems(path: str) -> list[tuple[str, str]]:
         config = settings(world, algorithm={"recipe": "distill"}, teacher={"path": path})

@@ -47,6 +47,7 @@ async def test_a_dialog_and_what_is_beneath_follow_the_size(store: Path) -> None
         assert app.screen.has_class("-narrow")
 
 
+@pytest.mark.slow
 async def test_every_colour_is_exact(store: Path) -> None:
     """No filter changes the terminal's own colours or dimmed ones."""
     app = Workbench(store)

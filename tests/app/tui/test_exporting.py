@@ -50,6 +50,7 @@ def rows_of(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 async def test_runs_writes_its_table_and_a_page_beside_what_is_there(store: Path) -> None:
     async with walk(Workbench(store)) as on:
         await on.until(lambda: len(on.view.runs) == 2)
@@ -90,6 +91,7 @@ async def test_watch_writes_the_chosen_chart_and_its_numbers(store: Path) -> Non
         assert len(re.findall(r'<g id="reward ', drawn)) == len(chart.keys)
 
 
+@pytest.mark.slow
 async def test_rollouts_writes_the_answer_to_read_and_as_json(store: Path) -> None:
     async with walk(workbench(store)) as on:
         await on.press("4")
@@ -107,6 +109,7 @@ async def test_rollouts_writes_the_answer_to_read_and_as_json(store: Path) -> No
         assert set(content["token_numbers"][0]) == {"text", "id", "ref", "old", "new", "after"}
 
 
+@pytest.mark.slow
 async def test_compare_writes_each_of_its_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +140,7 @@ async def test_compare_writes_each_of_its_pages(
                 assert [row["completion"] for row in rows] == answers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axis", ["step", "tokens", "wall"])
 async def test_the_chart_of_compare_has_the_axis_on_screen(store: Path, axis: str) -> None:
     async with walk(workbench(store)) as on:

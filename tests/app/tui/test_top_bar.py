@@ -105,6 +105,7 @@ def is_shown(on: Walk, name: str) -> bool:
     return f"● {name}" in on.lines[0].split("3 ●")[0]
 
 
+@pytest.mark.slow
 async def test_a_run_that_trains_elsewhere_is_at_the_top_and_3_goes_to_what_the_queue_began(
     tmp_path: Path,
 ) -> None:

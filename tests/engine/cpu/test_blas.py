@@ -333,6 +333,7 @@ def test_imports_of_every_kind_are_redirected(flags: tuple[str, ...], tmp_path: 
         relocations.redirect(library, "cblas_dgemm", address)
 
 
+@pytest.mark.slow
 def test_ranks_of_one_host_share_its_cores_and_each_loads_the_fast_blas(tmp_path: Path) -> None:
     script = tmp_path / "rank.py"
     script.write_text(

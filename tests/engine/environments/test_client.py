@@ -173,6 +173,7 @@ def large(gigabytes: int) -> int:
 '''
 
 
+@pytest.mark.slow
 def test_a_tool_that_needs_too_much_memory_fails_its_episode_and_one_that_may_does_not(
     tmp_path: Path,
 ) -> None:

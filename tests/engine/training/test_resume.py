@@ -196,6 +196,7 @@ def test_a_resumed_run_keeps_removed_settings_or_says_that_it_cannot(
     assert type(resumed[-1]).__name__ == "RunFinished"
 
 
+@pytest.mark.slow
 def test_a_run_that_began_without_correction_is_resumed_without_it(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,6 +213,7 @@ def test_a_run_that_began_without_correction_is_resumed_without_it(
     assert not any("importance_sampling_ratio" in name for name in finished.metrics)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_several_processes_computed_is_resumed_equal_to_tolerance(
     world: Path, tmp_path: Path
 ) -> None:

@@ -404,6 +404,7 @@ async def seen_on(on: Walk, run: str, keys: Way, words: tuple[str, ...] = ()) ->
     return f"{watch}\n{on.text}" if keys else watch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", [ENDED, pytest.param(LIVE, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("question", "keys", "answers"), QUESTIONS, ids=[question for question, _, _ in QUESTIONS]
@@ -425,6 +426,7 @@ async def test_a_question_is_answered_within_five_keys(
         reader.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(120, 40), (80, 24)])
 @pytest.mark.parametrize(
     ("question", "keys", "answered"), ON_ANSWERS, ids=[question for question, _, _ in ON_ANSWERS]
@@ -478,6 +480,7 @@ async def test_the_first_questions_are_answered_at_80_by_24(
             raise
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 async def test_what_a_setting_did_in_a_two_by_two_is_two_keys_away(
     size: tuple[int, int], tmp_path: Path
