@@ -1,4 +1,4 @@
-"""Whether MLX, mlx-lm or Textual is newer than the release whose parts we replace.
+"""Whether MLX, mlx-lm, Textual or the Tinker SDK is newer than the release whose parts we replace.
 
 `replaced.toml` lists these parts: what, why, and until when.
 """
@@ -10,7 +10,7 @@ from typing import Final
 
 from grpo_tui.app.health.checks import Check
 
-TESTED: Final = {"mlx": "0.32.4", "mlx-lm": "0.32.2", "textual": "8.2.8"}
+TESTED: Final = {"mlx": "0.32.4", "mlx-lm": "0.32.2", "textual": "8.2.8", "tinker": "0.25.0"}
 """As in constraints.txt."""
 
 

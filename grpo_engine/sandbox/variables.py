@@ -12,7 +12,12 @@ from pathlib import Path
 from grpo_engine.sandbox.descendants import MARK
 
 # Keys of trackers, downloads and servers for training.
-KEYS = frozenset(("WANDB_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "TINKER_API_KEY"))
+KEYS = frozenset(
+    (
+        *("WANDB_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"),
+        *("TINKER_API_KEY", "TINKER_CREDENTIAL_CMD", "CLOUDFLARE_ACCESS_CLIENT_SECRET"),
+    )
+)
 SHORT = re.compile(
     r"PATH|PYTHON\w+|LANG|LANGUAGE|LC_\w+|TZ|TERM|COLORTERM|NO_COLOR|TMPDIR|TEMP|TMP|SHELL|USER|"
     r"LOGNAME|(DY)?LD_LIBRARY_PATH|SSL_CERT_(FILE|DIR)|\w+_NUM_THREADS|(HF|TRANSFORMERS)_\w*OFFLINE|"
