@@ -5,9 +5,10 @@ They are read again where the command runs. What has another digest by now is le
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from pathlib import Path
+from itertools import chain, count
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from grpo_engine import consent
@@ -45,7 +46,7 @@ def code_of(config: Mapping[str, Any], recorded: Mapping[str, Mapping[str, Any]]
         if path is None:
             left_out.append(f"{name} is not here as it was when the run began")
         else:
-            files[plain_name(name)] = path.read_bytes()
+            files[unused_name(name, files)] = path.read_bytes()
     if digest := recorded.get(FOLDER, {}).get("diff"):
         if (text := _difference(str(digest))) is None:
             left_out.append("the folder has no longer the changes that it had when the run began")
@@ -78,3 +79,10 @@ def plain_name(name: str) -> str:
     """A name from a record as a path that stays in its folder."""
     parts = (re.sub(r"[^\w.-]", "-", part).lstrip(".") for part in name.split("/"))
     return "/".join(filter(None, parts)) or "file"
+
+
+def unused_name(name: str, used: Collection[str]) -> str:
+    """The plain name, with a number if it is used: a bundle has no name twice, in any case."""
+    path, folded = PurePosixPath(plain_name(name)), {item.casefold() for item in used}
+    numbered = (str(path.with_stem(f"{path.stem}-{number}")) for number in count(2))
+    return next(item for item in chain([str(path)], numbered) if item.casefold() not in folded)

@@ -28,13 +28,14 @@ class Private:
         self._hosts = re.compile(rf"(?<![\w-])(?:{longest})(?![\w-])") if patterns else None
         folder = Path.cwd()
         self._folder = f"{folder}/" if len(folder.parts) > 2 else ""  # paths become relative
-        self._home = re.compile(re.escape(str(Path.home())) + r"(?![\w.-])")
+        home = Path.home()
+        self._home = re.compile(re.escape(str(home)) + r"(?![\w.-])") if home.name else None
         self._user = re.compile(rf"(?<=/){re.escape(_user())}(?=/|$)") if _user() else None
 
     def text(self, text: str) -> str:
         """A sentence or a path."""
         text = text.replace(self._folder, "") if self._folder else text
-        text = HOMES.sub("~", self._home.sub("~", text))
+        text = HOMES.sub("~", self._home.sub("~", text) if self._home else text)
         text = self._user.sub("user", text) if self._user else text
         return self._hosts.sub("host", text) if self._hosts else text
 

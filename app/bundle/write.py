@@ -15,7 +15,7 @@ from typing import Any
 
 from grpo_engine.config.safe_yaml import dump_yaml
 from grpo_engine.run import checkpoint
-from grpo_tui.app.bundle.code import Code, code_of, plain_name
+from grpo_tui.app.bundle.code import Code, code_of, plain_name, unused_name
 from grpo_tui.app.bundle.private import Private
 from grpo_tui.app.page.answers import Choice
 from grpo_tui.app.page.write import page
@@ -82,8 +82,10 @@ def write_bundle(
         with StoreReader(path) as copy:
             copies = [copy.resolve(run.uid) for run in runs]
             _add(bundle, "report.html", page(copy, copies, Choice()))
+            used = {"README.txt", "report.html", "store"}
             for run, copied in zip(runs, copies, strict=True):
-                name = plain_name(copied.name)
+                name = unused_name(copied.name.replace("/", "-"), used)
+                used.add(name)
                 for member, content in _of_run(copy, copied):
                     _add(bundle, f"{name}/{member}", content)
                 for member, data in code.get(run.key, NO_CODE).files.items():

@@ -13,6 +13,7 @@ import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,7 +38,8 @@ def code_version(folder: Path, files: Iterable[Path]) -> dict[str, dict[str, Any
     """The commit of a folder and of files with code, and whether they differ from it.
 
     Files are named from the folder, and others by their last part, so that no name says where the
-    user's folders are. `diff` is the digest of the uncommitted difference.
+    user's folders are, with a number where several have one name. `diff` is the digest of the
+    uncommitted difference.
     """
     repositories: dict[Path, Repository | None] = {}
 
@@ -54,11 +56,16 @@ def code_version(folder: Path, files: Iterable[Path]) -> dict[str, dict[str, Any
             "dirty": of_folder.dirty,
             "diff": of_folder.diff,
         }
-    for file in dict.fromkeys(path.resolve() for path in files):
+    folder = folder.resolve()
+    paths = dict.fromkeys(path.resolve() for path in files)
+    for file in sorted(paths, key=lambda path: not path.is_relative_to(folder)):
         if digest := digest_of(file):
             of_file = repository(file.parent)
             known = {} if of_file is None else of_file.state_of(file)
-            result[name_of(file, folder)] = {"sha256": digest, **known}
+            name = name_of(file, folder)
+            numbered = chain([name], (f"{name} ({number})" for number in count(2)))
+            unused = next(name for name in numbered if name not in result)
+            result[unused] = {"sha256": digest, **known}
     return result
 
 

@@ -269,6 +269,23 @@ def test_an_adapter_is_that_of_the_best_checkpoint(store: Path, tmp_path: Path) 
     assert json.loads(content["otter/adapter/adapter_config.json"]) == {"model": "~/model"}
 
 
+def test_runs_whose_names_are_alike_have_folders_of_their_own(store: Path, tmp_path: Path) -> None:
+    names = ["a b", "A-b", "a-b", "README.txt", "report.html/x"]
+    for seed, name in enumerate(names):
+        record(store, run_events(steps=1, seed=seed), name=name)
+    out, there = tmp_path / "bundle.zip", tmp_path / "there.db"
+    assert export(*names, "--to", str(out)) == 0
+    folders = [name.partition("/")[0] for name in members(out) if name.endswith("settings.yaml")]
+    assert folders == ["a-b", "A-b-2", "a-b-3", "README-2.txt", "report.html-x"]
+    with ExperimentStore(there) as made:
+        assert [name for _, name in import_bundle(made, out)] == names
+
+
+def test_a_home_that_is_the_root_takes_no_slashes_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/")
+    assert Private((), with_code=False).text("https://a.b/ c") == "https://a.b/ c"
+
+
 # -- refusals -----------------------------------------------------------------------------------
 
 

@@ -70,6 +70,18 @@ def test_a_file_that_git_does_not_know_is_dirty(repository: Path, ignored: bool)
     assert version["new.py"]["dirty"] is True
 
 
+def test_files_of_one_name_in_other_folders_are_all_recorded(tmp_path: Path) -> None:
+    files = [tmp_path / folder / "rewards.py" for folder in ("a", "b", "here")]
+    for number, file in enumerate(files):
+        file.parent.mkdir()
+        file.write_text(str(number))
+    version = code_version(tmp_path / "here", files)
+    digests = [hashlib.sha256(text).hexdigest() for text in (b"2", b"0", b"1")]
+    assert {name: known["sha256"] for name, known in version.items()} == dict(
+        zip(["rewards.py", "rewards.py (2)", "rewards.py (3)"], digests, strict=True)
+    )
+
+
 def test_names_say_nothing_of_where_the_folders_are(repository: Path, tmp_path: Path) -> None:
     (repository / "sub").mkdir()
     (repository / "sub" / "a.py").write_text("x")
