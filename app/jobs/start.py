@@ -150,25 +150,25 @@ def with_pass_rates(config: RunConfig, store: Path) -> RunConfig:
             f"task.pass_rates {named!r} is neither a file nor a run of the store: {error}",
             "task.pass_rates",
         ) from error
-    rates: dict[str, float] = {}
-    tasks = settings["task"].get("others", {})
+    rates, answers = dict[str, float](), 0
+    tasks = settings.get("task", {}).get("others", {})  # another trainer's run may have none
     for key, columns in scores.items():
         task = next((task for label, task in tasks.items() if key.startswith(f"{label}/")), None)
-        rule = (task or settings["evaluation"]).get("accuracy", "")
+        rule = (task or settings.get("evaluation", {})).get("accuracy", "")
         right = Right.of(rule, "", list(columns))
         values = columns.get(right.function, ())
         if any(value is not None for value in values):
             rates[key] = fmean(map(right.accepts, values))
+            answers = max(answers, len(values))
     if not rates:
         raise ConfigError(
             f"task.pass_rates: run {run.name} has no answers to training problems that are known "
             "to be right or wrong; name another run",
             "task.pass_rates",
         )
-    group_size = settings.get("rollout", {}).get("group_size", 1)
     file = inside_store(run_folder(store, run.id), "pass-rates.json")
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps({"answers": group_size, "pass_rates": rates}), encoding="utf-8")
+    file.write_text(json.dumps({"answers": answers, "pass_rates": rates}), encoding="utf-8")
     changed = config.task.model_copy(update={"pass_rates": str(file)})
     return config.model_copy(update={"task": changed})
 

@@ -16,9 +16,10 @@ from grpo_engine import events as ev
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import CheckpointError, ConfigError
 from grpo_engine.run import checkpoint
+from grpo_tui import record as recording
 from grpo_tui.app.jobs.detach import command
 from grpo_tui.app.jobs.headless import run_headless
-from grpo_tui.app.jobs.start import Job, new_job, resumed_job
+from grpo_tui.app.jobs.start import Job, new_job, resumed_job, with_pass_rates
 from grpo_tui.experiments.errors import RunActiveError
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import start_run
@@ -179,6 +180,18 @@ def test_too_few_open_files_are_named_with_the_remedy(tmp_path: Path) -> None:
         pytest.skip("this user may raise the limit again")
     assert "and 64 are allowed" in done.stdout, done.stderr
     assert done.stdout.endswith("(`ulimit -n 4096`) ''\n")
+
+
+def test_pass_rates_of_another_trainers_run_are_of_the_answers_that_it_has(
+    world: Path, tmp_path: Path
+) -> None:
+    store = tmp_path / "s.db"
+    with recording.run("theirs", store=store) as run:  # without settings of a task or a rollout
+        answers = [recording.rollout(text, rewards={"accuracy": text == "4"}) for text in "4567"]
+        run.step(1, [recording.group("2 + 2 =", answers, key="a problem")])
+    config = with_pass_rates(settings(world, task={"pass_rates": "theirs"}), store)
+    content = json.loads(Path(config.task.pass_rates).read_text())
+    assert content == {"answers": 4, "pass_rates": {"a problem": 0.25}}
 
 
 def test_pass_rates_of_a_stored_run_choose_the_problems_of_another(
