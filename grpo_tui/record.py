@@ -338,10 +338,14 @@ def problem(
     rewards: Mapping[str, float] | None = None,
 ) -> ev.EvaluationSample:
     """A held-out problem: how many of its answers were right, and mean rewards by function."""
+    count, right = _natural("samples", samples) or 0, _natural("correct", correct)
+    if right is not None and right > count:
+        _left_out("correct", correct, f"at most {count}, as many as there are samples")
+        right = None
     return ev.EvaluationSample(
         example_key=_text("key", key),
-        samples=_natural("samples", samples) or 0,
-        correct=_natural("correct", correct),
+        samples=count,
+        correct=right,
         rewards=_metrics("rewards", rewards),
     )
 

@@ -4,12 +4,10 @@ import difflib
 import math
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal
 
-from grpo_engine.errors import ConfigError
 from grpo_engine.events import CUT, Group
 from grpo_engine.rewards.right import Right
 from grpo_tui.experiments.values import GroupView, RolloutView
@@ -69,12 +67,8 @@ def is_right(rollout: RolloutView, rule: str) -> bool | None:
 
     `rule` is the setting `evaluation.accuracy`.
     """
-    with suppress(ConfigError):  # a rule for a function that did not score this answer
-        right = Right.of(rule, "", [reward.name for reward in rollout.rewards])
-        for reward in rollout.rewards:
-            if reward.name == right.function and reward.value is not None and not reward.failed:
-                return right.accepts(reward.value)
-    return None
+    scores = {item.name: None if item.failed else item.value for item in rollout.rewards}
+    return Right.of_scores(rule, scores)
 
 
 def _rightness(rollout: RolloutView, rule: str) -> float:

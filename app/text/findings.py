@@ -6,7 +6,6 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from grpo_engine.alerts.change import SPAN
-from grpo_engine.errors import ConfigError
 from grpo_engine.events import Severity
 from grpo_engine.frozen import frozen
 from grpo_engine.run_health import Evidence, Health, health
@@ -232,12 +231,7 @@ def _wrong(group: GroupView, rule: str) -> Iterator[Example]:
 
     for rollout in group.rollouts:
         scores = {reward.name: reward.value for reward in rollout.rewards}
-        try:
-            right = Right.of(rule, "", list(scores))
-        except ConfigError:  # of another version
-            return
-        score = scores.get(right.function)
-        if score is not None and not right.accepts(score) and rollout.reward is not None:
+        if Right.of_scores(rule, scores) is False and rollout.reward is not None:
             yield Example(
                 step=group.step,
                 group=group.index,

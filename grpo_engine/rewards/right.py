@@ -1,7 +1,7 @@
 """Which answers count as right, by the score of one reward function."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -58,6 +58,18 @@ class Right:
             "evaluation.accuracy",
             "rewards.functions",
         )
+
+    @classmethod
+    def of_scores(cls, rule: str, scores: Mapping[str, float | None]) -> bool | None:
+        """Whether recorded scores say that an answer is right; None if none of them says so.
+
+        `rule` is the setting `evaluation.accuracy`; a function that failed has None.
+        """
+        with suppress(ConfigError):  # a rule for a function that did not score this answer
+            right = cls.of(rule, "", list(scores))
+            if (score := scores.get(right.function)) is not None:
+                return right.accepts(score)
+        return None
 
     def accepts(self, score: float | None) -> bool:
         return score is not None and OPERATORS[self.op](score, self.limit)

@@ -159,6 +159,10 @@ def test_what_follows_from_rewards_and_lengths_is_computed_and_named(store: Path
         (lambda: record.group("x", ["y"]), "what record.rollout(...) returns"),  # type: ignore[list-item]
         (lambda: record.update(loss="high"), "loss is left out"),  # type: ignore[arg-type]
         (lambda: record.problem("p", samples=-1), "samples is left out"),
+        (
+            lambda: record.problem("p", samples=2, correct=5),
+            "correct is left out: it must be at most 2, as many as there are samples, got 5",
+        ),
     ],
 )
 def test_a_wrong_value_is_left_out_with_a_sentence(make: object, sentence: str) -> None:
