@@ -45,8 +45,8 @@ class Curve:
 
     @property
     def has_interval(self) -> bool:
-        """Whether low and high are an interval."""
-        return list(self.low) != list(self.high)
+        """Whether low and high are an interval; NaN, which equals nothing, is none."""
+        return any(low < high for low, high in zip(self.low, self.high, strict=True))
 
 
 def curve_of(
