@@ -422,6 +422,12 @@ class StoreReader(Connection):
         order = EVALUATION_SAMPLE.c.position
         return self.views(ev.EvaluationSample, EVALUATION_SAMPLE, order, evaluation_id=evaluation)
 
+    def benchmarks(self, run: int) -> tuple[ev.BenchmarksMeasured, ...]:
+        """Return what standard benchmarks measured of a run, oldest first."""
+        query = select(EVENT.c.payload).where(EVENT.c.kind == ev.BenchmarksMeasured.__name__)
+        events = self.column(query.filter_by(run_id=run, hidden=False).order_by(EVENT.c.seq))
+        return tuple(event for event in events if isinstance(event, ev.BenchmarksMeasured))
+
     # -- groups and rollouts --------------------------------------------------------------------
 
     def group_steps(self, run: int, origin: str = "train") -> tuple[int, ...]:

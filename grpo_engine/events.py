@@ -437,6 +437,51 @@ def evaluation_series(event: EvaluationFinished) -> dict[str, float]:
 
 
 @frozen
+class BenchmarkScore:
+    """A metric of a standard benchmark with its standard error; None if that is unknown.
+
+    `moment` is before for the model that a run began with, and after for the trained one.
+    """
+
+    task: str
+    metric: str
+    moment: Literal["before", "after"]
+    value: float
+    stderr: float | None
+    samples: int
+    higher_is_better: bool = True
+
+    @property
+    def key(self) -> str:
+        """Its name as a metric of the run."""
+        return f"{BENCHMARK}{self.task}/{self.metric}"
+
+
+BENCHMARK = "lm-eval/"  # begins the names of metrics that a benchmark measured
+
+
+@frozen
+class BenchmarksMeasured:
+    """Another program measured the checkpoint of a step, and the model that the run began with."""
+
+    step: int
+    program: str
+    scores: tuple[BenchmarkScore, ...]
+    seconds: float
+    limit: int = 0  # problems of each task; 0 for all
+
+    def series(self, moment: str) -> dict[str, float]:
+        """The values at a moment and their standard errors, as metrics."""
+        metrics: dict[str, float] = {}
+        for score in self.scores:
+            if score.moment == moment:
+                metrics[score.key] = score.value
+                if score.stderr is not None:
+                    metrics[f"{score.key}/stderr"] = score.stderr
+        return metrics
+
+
+@frozen
 class CheckpointSaved:
     """A complete checkpoint was written."""
 
@@ -512,6 +557,7 @@ Event = (
     | AlertRaised
     | AlertEnded
     | EvaluationFinished
+    | BenchmarksMeasured
     | CheckpointSaved
     | NoteWritten
     | RunPaused

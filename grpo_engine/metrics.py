@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from grpo_engine.events import Phase
+from grpo_engine.events import BENCHMARK, Phase
 
 # The phases of a training step. `time/others` and `time/environment` are none.
 PHASES: tuple[Phase, ...] = ("generate", "score", "logprobs", "update")
@@ -73,6 +73,7 @@ _GREEDY = (
 _COUNTED = re.compile(r"(eval/(?:greedy/)?(?:task/.+/)?)(accuracy|reward|rewards/.+)")
 
 
+LOWER_IS_BETTER = re.compile(r"perplexity|bits_per|\b[cw]?er\b|brier|loss")  # of lm-eval's metrics
 _BY_JUDGE = re.compile(r"judge/(.+)/(calls|failures|cached|cost)")
 _BY_TASK = re.compile(
     r"task/(?P<task>.+?)/(?P<metric>reward|frac_reward_zero_std|groups|rewards/.+/mean)"
@@ -95,6 +96,17 @@ def count_of(name: str) -> str:
     """The metric with the number of answers that a held-out mean is of; empty for other metrics."""
     match = _COUNTED.fullmatch(name)
     return f"{match[1]}scored/{match[2]}" if match else ""
+
+
+def stderr_of(name: str) -> str:
+    """The metric with the standard error of a benchmark's; empty for other metrics."""
+    is_value = name.startswith(BENCHMARK) and not is_stderr(name)
+    return f"{name}/stderr" if is_value else ""
+
+
+def is_stderr(name: str) -> bool:
+    """Whether a metric is the standard error of another one, which shows it."""
+    return name.startswith(BENCHMARK) and name.endswith("/stderr")
 
 
 def spec(name: str) -> MetricSpec:
@@ -131,6 +143,8 @@ def spec(name: str) -> MetricSpec:
             )
         case "eval":
             return _held_out_spec(name, leaf)
+        case "lm-eval":
+            return _benchmark_spec(name, leaf)
     if task := _BY_TASK.fullmatch(name):
         return _task_spec(name, task["task"], task["metric"])
     return MetricSpec(
@@ -177,6 +191,27 @@ def _held_out_spec(name: str, leaf: str) -> MetricSpec:
         f"held-out {leaf}, sampled",
         f"{leaf} on held-out problems. It is measured without training on them.",
         "up",
+        best=True,
+    )
+
+
+def _benchmark_spec(name: str, leaf: str) -> MetricSpec:
+    if is_stderr(name):
+        base = spec(name.removesuffix("/stderr"))
+        return MetricSpec(
+            name,
+            f"{base.label}: s.e.",
+            "Standard error of a benchmark's result, by lm-eval. Two results that differ by less "
+            "than twice that may be the same.",
+        )
+    task, _, metric = leaf.partition("/")
+    direction: Direction = "down" if LOWER_IS_BETTER.search(metric) else "up"
+    return MetricSpec(
+        name,
+        f"{task}: {metric}",
+        f"{metric} of the benchmark {task}, measured by lm-eval after the run. It is measured with "
+        "greedy answers, or by the likelihood of given ones.",
+        direction,
         best=True,
     )
 

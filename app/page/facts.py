@@ -1,12 +1,14 @@
 """What a report says of a run, as plain values."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from grpo_engine.events import BENCHMARK
 from grpo_tui.app.jobs.report_table import with_interval
 from grpo_tui.app.text.comparison import phase_times, run_verdict
 from grpo_tui.app.text.event_text import device_text
-from grpo_tui.app.text.numbers import share
+from grpo_tui.app.text.numbers import share, with_stderr
 from grpo_tui.app.text.words import step_of
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ def gather(reader: "StoreReader", run: "RunSummary") -> dict[str, Any]:
             {"step": item.step, "mode": item.mode, "problems": item.problems, **item.metrics}
             for item in reader.evaluations(run.key)
         ],
+        "benchmarks": [asdict(item) for item in reader.benchmarks(run.key)],
         "alerts": [
             {name: getattr(item, name) for name in ALERT_FIELDS} for item in reader.alerts(run.key)
         ],
@@ -82,11 +85,12 @@ def tables(content: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
         | ({"best": None, "best_step": None} if row.get("direction") == "none" else {})
         | (ONCE if "first_step" in row and row["first_step"] == row["last_step"] else {})
         for row in content["metrics"]
-        if not row["metric"].endswith(("_low", "_high"))
+        if not (row["metric"].endswith(("_low", "_high")) or row["metric"].startswith(BENCHMARK))
     ]
     return {
         "Phase times, means over all steps": content["phases"],
         "Held-out": [evaluation_row(row) for row in content["evaluations"]],
+        "Standard benchmarks, ± standard error": benchmark_rows(content["benchmarks"]),
         "Alerts": content["alerts"],
         "Metrics": metrics,
         "Settings that are not the defaults": settings,
@@ -101,3 +105,24 @@ def evaluation_row(evaluation: Mapping[str, Any]) -> dict[str, Any]:
         name.removeprefix("eval/"): with_interval(evaluation, name)
         for name in ("eval/accuracy", *rewards, *passes)
     }
+
+
+def benchmark_rows(measured: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The latest results of each benchmark: of the model before, and of each trained checkpoint."""
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for event in measured:
+        for score in event["scores"]:
+            row = rows.setdefault((score["task"], score["metric"]), {})
+            error = score["stderr"]
+            row |= {"task": score["task"], "metric": score["metric"], "n": score["samples"]}
+            step = 0 if score["moment"] == "before" else event["step"]
+            row[f"step {step}"] = with_stderr(score["value"], () if error is None else (error,))
+    steps = sorted(
+        {name for row in rows.values() for name in row if name.startswith("step ")}, key=_number
+    )
+    names = ["task", "metric", "n", *steps]
+    return [{name: row.get(name) for name in names} for row in rows.values()]
+
+
+def _number(step: str) -> int:
+    return int(step.removeprefix("step "))

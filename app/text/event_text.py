@@ -29,6 +29,9 @@ def sentence(event: ev.Event) -> str:
             known = count_of(event.problems, "held-out problem")
             problems = known if event.problems else "held-out"
             return f"{problems} ({event.mode}){_results(event)}"
+        case ev.BenchmarksMeasured():
+            names = dict.fromkeys(score.task for score in event.scores)
+            return f"{event.program} measured {', '.join(names)} in {event.seconds:.0f} s"
         case ev.CheckpointSaved():
             return f"checkpoint of step {event.step} saved{', the best so far' * event.best}"
         case ev.NoteWritten():

@@ -175,3 +175,10 @@ def averaged(values: Sequence[float], width: int) -> list[float]:
 def _mean(values: Sequence[float]) -> float:
     finite = [value for value in values if math.isfinite(value)]
     return sum(finite) / len(finite) if finite else math.nan
+
+
+def with_stderr(value: float, errors: Sequence[float]) -> str:
+    """A mean of independent results with its standard error, ``sqrt(Σ s²) / n``."""
+    if not errors:
+        return f"{value:.4g}"
+    return f"{value:.4g} ± {math.hypot(*errors) / len(errors):.2g}"

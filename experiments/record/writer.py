@@ -1,7 +1,9 @@
 """Write events as rows of the tables: one transaction of the recorder."""
 
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import cache
 from itertools import count
 from typing import Any
@@ -35,6 +37,7 @@ from grpo_tui.experiments.recorded_events import SOURCES
 from grpo_tui.experiments.store import ExperimentStore, last_attempt
 from grpo_tui.experiments.values import RecordedEvent, RecordedTokens
 
+LOCK_LIMIT_S = 10.0  # of what is written once
 PROGRESS = (ev.PhaseStarted, ev.PhaseAdvanced, ev.PromptsStarted, ev.RolloutsAdvanced)
 
 Row = dict[str, Any]
@@ -258,6 +261,9 @@ class RunWriter(StoreFile):
                     versions=event.versions,
                     dataset_fingerprint=event.dataset_fingerprint,
                 )
+            case ev.BenchmarksMeasured() as event:
+                self._metrics(rows, 0, event.series("before"))
+                self._metrics(rows, event.step, event.series("after"))
             case ev.RunPaused():
                 self.update_run(status="paused")
             case ev.RunResumed():
@@ -338,6 +344,19 @@ def _increase(columns: tuple[str, ...]) -> Update:
     """Raise columns of the run: a spilled step may be read in after later ones."""
     larger = {name: func.max(RUN.c[name], bindparam(f"new_{name}")) for name in columns}
     return RUN.update().where(RUN.c.id == bindparam("run")).values(larger)
+
+
+def add_events(store: ExperimentStore, run: int, *events: ev.Event) -> None:
+    """Append events to the record of a run that no process records."""
+    row = store.run_row(run)
+    items = [
+        RecordedEvent(seq, time.time(), event)
+        for seq, event in enumerate(events, start=row.last_seq + 1)
+    ]
+    with closing(RunWriter(store, row)) as writer:
+        writer.write(items, LOCK_LIMIT_S)
+    with store.transaction() as conn:
+        summaries.rebuild(conn, run)  # values of an earlier measurement were replaced
 
 
 def nan_names(row: Row) -> str:

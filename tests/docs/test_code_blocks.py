@@ -51,6 +51,7 @@ NOT_RUN: Mapping[str, str] = {
     "grpo-tui train --set algorithm.recipe=sft": CHAIN,
     "grpo-tui train --from": CHAIN,
     "grpo-tui train --preset starter --set 'record.trackers": "needs an account of wandb",
+    "grpo-tui eval @last --lm-eval": "needs lm-eval, as in tests/engine/evaluation",
     "grpo-tui plot b0-s0": "needs a sweep and matplotlib, as in tests/app/cli/test_plot.py",
 }
 # Blocks of Python that are only compiled, by page and how they begin.

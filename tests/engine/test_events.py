@@ -35,6 +35,7 @@ def test_the_stored_names_of_events_are_these() -> None:
         "AlertRaised",
         "AlertEnded",
         "EvaluationFinished",
+        "BenchmarksMeasured",
         "CheckpointSaved",
         "NoteWritten",
         "RunPaused",

@@ -155,6 +155,7 @@ def others(step: int) -> st.SearchStrategy[ev.Event]:
     return st.one_of(
         *(built(kind, step=now) for kind in PLAIN),
         built(ev.ModelLoaded, step=now, notes=st.tuples(TEXT), settled=settled),
+        built(ev.BenchmarksMeasured, step=now, scores=st.tuples(built(ev.BenchmarkScore))),
         built(ev.EvaluationFinished, step=now, metrics=metrics, rows=SAMPLES),
     )
 

@@ -9,7 +9,8 @@ import typer
 
 from grpo_engine.config.conditions import number_of
 from grpo_engine.errors import quoted
-from grpo_engine.metrics import spec
+from grpo_engine.events import BENCHMARK
+from grpo_engine.metrics import spec, stderr_of
 from grpo_tui.app.cli.output import print_json, print_table, print_text
 from grpo_tui.app.cli.params import Json, Metrics, Runs, complete_runs
 from grpo_tui.app.cli.store_access import check_metric, reading, resolve_all
@@ -28,6 +29,7 @@ from grpo_tui.app.text.comparison import (
     setting_name,
     verdict,
 )
+from grpo_tui.app.text.numbers import with_stderr
 from grpo_tui.app.text.stderr import print_stderr
 from grpo_tui.app.text.table import Row
 from grpo_tui.experiments.compare.values import Comparison, MetricCell
@@ -131,6 +133,7 @@ def print_page(result: Comparison, all_settings: bool, keys: Sequence[str], axis
         ]
     )
     _print_settings(result, columns, all_settings)
+    _print_benchmarks(result, columns)
     _print_metrics(result, columns, () if all_settings else keys)
 
 
@@ -160,13 +163,29 @@ def _print_settings(result: Comparison, columns: Columns, all_settings: bool) ->
         )
 
 
+def _print_benchmarks(result: Comparison, columns: Columns) -> None:
+    """Print what standard benchmarks measured last, with the standard error over its problems."""
+    cells = {item.key: item.cells for item in result.metrics}
+    rows = []
+    for key in filter(stderr_of, cells):
+        row = {"lm-eval ± standard error": f"{spec(key).label} {ARROWS[spec(key).direction]}"}
+        errors = cells.get(stderr_of(key), ())
+        for name, mask in columns.items():
+            if (value := _mean([cell.last for cell in compress(cells[key], mask)])) is not None:
+                known = [c.last for c in compress(errors, mask) if c.last is not None]
+                row[name] = with_stderr(value, known)
+        rows.append(row)
+    _print_block([{name: row.get(name) for name in rows[0] | dict(row)} for row in rows])
+
+
 def _print_metrics(result: Comparison, columns: Columns, keys: Sequence[str]) -> None:
     """Print best and last values of these metrics, or of all; means where seeds are pooled."""
     if result.at:
         print_stderr(f"`at` is {result.at}")
     rows = []
     title = "metric" if all(sum(mask) == 1 for mask in columns.values()) else "mean over seeds"
-    listed = [item for item in result.metrics if not keys or item.key in keys]
+    measured = [item for item in result.metrics if not item.key.startswith(BENCHMARK)]
+    listed = [item for item in measured if not keys or item.key in keys]
     for item in listed:
         row: dict[str, Any] = {title: f"{metric_name(item.key)} {ARROWS[item.direction]}".strip()}
         for name, mask in columns.items():
@@ -180,8 +199,8 @@ def _print_metrics(result: Comparison, columns: Columns, keys: Sequence[str]) ->
                 row[f"{name} at"] = _mean([cell.at for cell in cells])
         rows.append(row)
     _print_block(rows)
-    if len(listed) < len(result.metrics):
-        print_stderr(f"{len(result.metrics) - len(listed)} more metrics with --all")
+    if len(listed) < len(measured):
+        print_stderr(f"{len(measured) - len(listed)} more metrics with --all")
 
 
 def _print_block(rows: Sequence[Row]) -> None:

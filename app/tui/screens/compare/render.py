@@ -6,7 +6,7 @@ from itertools import chain, islice
 from statistics import fmean
 from typing import TypeVar
 
-from grpo_engine.metrics import count_of, natural_range, spec
+from grpo_engine.metrics import count_of, natural_range, spec, stderr_of
 from grpo_tui.app.charts.axis import Axis
 from grpo_tui.app.charts.stored import ChartData
 from grpo_tui.app.text.comparison import (
@@ -24,7 +24,7 @@ from grpo_tui.app.text.comparison import (
     value_text,
 )
 from grpo_tui.app.text.comparison import verdict as verdict_of
-from grpo_tui.app.text.numbers import seconds, short, signed, with_unit
+from grpo_tui.app.text.numbers import seconds, short, signed, with_stderr, with_unit
 from grpo_tui.app.text.prompt_text import last_question
 from grpo_tui.app.text.safe_text import cell_len, clip, clip_distinct, clip_start, pad, safe
 from grpo_tui.app.text.table import table_lines
@@ -365,6 +365,8 @@ def metric_cell(view: CompareView, key: str, runs: Sequence[str], size: int) -> 
     text = with_unit(fmean(values), unit)
     if counts := view.values(count_of(key), runs)[0]:
         text += f" n={sum(counts):.0f}"
+    if errors := view.values(stderr_of(key), runs)[0]:
+        text = with_stderr(fmean(values), errors)
     step = earlier(view, max(steps))
     text += step if cell_len(text + step) < width else ""
     if len(values) > 1:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from grpo_engine.frozen import frozen
-from grpo_engine.metrics import spec
+from grpo_engine.metrics import is_stderr, spec
 from grpo_tui.app.charts.series import SMOOTHINGS
 from grpo_tui.app.charts.stored import Charts
 from grpo_tui.app.text.comparison import (
@@ -268,7 +268,7 @@ class CompareView:
     @property
     def rows(self) -> tuple[MetricComparison, ...]:
         """The metrics of the table that match the search, what the verdict is by first."""
-        items = self.comparison.metrics
+        items = [item for item in self.comparison.metrics if not is_stderr(item.key)]
         measure, text = measure_of(self.comparison), self.filter.casefold()
         rows = [item for item in items if text in f"{item.key} {spec(item.key).label}".casefold()]
         return tuple(sorted(rows, key=lambda item: item.key != measure))
