@@ -20,6 +20,7 @@ from grpo_engine.rollouts.prompts import CHATML, has_chat_template, read_templat
 
 CODE = "!function"  # how a task file names a function
 REMOTE_CODE = "trust_remote_code"
+Moment = Literal["before", "after"]
 BATCH = 8  # sequences that are processed at once, as mlx-lm's command does
 
 
@@ -59,34 +60,46 @@ class Benchmarks:
             yield file, file.read_text(encoding="utf-8", errors="replace")
 
 
-def measure(
-    config: RunConfig, benchmarks: Benchmarks, moment: Literal["before", "after"]
-) -> tuple[BenchmarkScore, ...]:
-    """Measure the model of these settings, greedily and with the same problems each time.
+def measure(models: Mapping[Moment, RunConfig], benchmarks: Benchmarks) -> list[BenchmarkScore]:
+    """Measure the models of these settings, greedily and on the same problems.
 
     What lm-eval and mlx-lm print goes to stderr.
     """
     import lm_eval
+
+    scores: list[BenchmarkScore] = []
+    with redirect_stdout(sys.stderr):
+        manager = _task_manager(benchmarks)
+        for moment, config in models.items():
+            model = _model(config)
+            results = lm_eval.simple_evaluate(
+                model=model,
+                tasks=list(benchmarks.tasks),
+                task_manager=manager,
+                limit=benchmarks.limit or None,
+                apply_chat_template=model.use_chat_template,
+                log_samples=False,
+            )
+            scores += _scores(results, moment)
+    return scores
+
+
+def _task_manager(benchmarks: Benchmarks) -> Any:
+    """The tasks of the folder, if all are there: it takes long to list lm-eval's thousands."""
     from lm_eval.tasks import TaskManager
 
-    with redirect_stdout(sys.stderr):
-        manager = TaskManager(include_path=str(benchmarks.folder) if benchmarks.folder else None)
-        known = set(manager.all_tasks)
-        if missing := [task for task in benchmarks.tasks if task not in known]:
-            raise ConfigError(
-                f"lm-eval has no task {missing[0]!r}; `python -m lm_eval ls tasks` lists them, and "
-                "--lm-eval-tasks DIR adds those of a folder"
-            )
-        model = _model(config)
-        results = lm_eval.simple_evaluate(
-            model=model,
-            tasks=list(benchmarks.tasks),
-            task_manager=manager,
-            limit=benchmarks.limit or None,
-            apply_chat_template=model.use_chat_template,
-            log_samples=False,
+    folder = str(benchmarks.folder) if benchmarks.folder else None
+    if folder:
+        manager = TaskManager(include_path=folder, include_defaults=False)
+        if set(benchmarks.tasks).issubset(manager.all_tasks):
+            return manager
+    manager = TaskManager(include_path=folder)
+    if missing := [task for task in benchmarks.tasks if task not in manager.all_tasks]:
+        raise ConfigError(
+            f"lm-eval has no task {missing[0]!r}; `python -m lm_eval ls tasks` lists them, and "
+            "--lm-eval-tasks DIR adds those of a folder"
         )
-    return tuple(_scores(results, moment))
+    return manager
 
 
 def program() -> str:
@@ -126,9 +139,7 @@ def _template(task: TaskConfig) -> dict[str, Any]:
     return options
 
 
-def _scores(
-    results: Mapping[str, Any], moment: Literal["before", "after"]
-) -> Iterator[BenchmarkScore]:
+def _scores(results: Mapping[str, Any], moment: Moment) -> Iterator[BenchmarkScore]:
     """Each metric of each task; lm-eval names them `METRIC,FILTER` and `METRIC_stderr,FILTER`."""
     better = results.get("higher_is_better", {})
     for task, values in results["results"].items():

@@ -137,11 +137,8 @@ def _measure(
     from grpo_engine.evaluation.benchmarks import measure, program
 
     begun = time.monotonic()
-    scores = [
-        score
-        for config, _, moment in _turns(target, base=base)
-        for score in measure(config, benchmarks, moment)
-    ]
+    models = {moment: config for config, _, moment in _turns(target, base=base)}
+    scores = measure(models, benchmarks)
     event = BenchmarksMeasured(
         step=target.step,
         program=program(),

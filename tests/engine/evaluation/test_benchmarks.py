@@ -95,6 +95,7 @@ def test_results_are_metrics_with_a_direction() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @needs_lm_eval
 def test_a_trained_run_and_its_base_model_are_measured_as_mlx_lm_measures_its_export(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -136,7 +137,7 @@ def test_a_trained_run_and_its_base_model_are_measured_as_mlx_lm_measures_its_ex
         expected = lm_eval.simple_evaluate(
             model=MLXLM(str(folder)),
             tasks=["local_sums"],
-            task_manager=TaskManager(include_path=str(tasks)),
+            task_manager=TaskManager(include_path=str(tasks), include_defaults=False),
             apply_chat_template=True,
         )["results"]["local_sums"]
         assert score.value == expected["right,none"]
