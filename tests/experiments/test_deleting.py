@@ -19,6 +19,7 @@ from grpo_tui.experiments.record.recorder import start_run
 from grpo_tui.experiments.store import ExperimentStore
 from tests.experiments.made import CONFIG, hits_of, integrity, put_all, record_run, started
 from tests.experiments.test_migrations import first_version
+from tests.patience import PATIENCE
 
 
 @pytest.fixture
@@ -88,7 +89,7 @@ def test_the_runs_deleted_last_come_back_with_everything(
 def test_an_active_run_is_not_deleted_and_none_beside_it(path: Path) -> None:
     handle = start_run(path, CONFIG, name="training")
     put_all(handle, started())
-    assert handle.flush(60)
+    assert handle.flush(PATIENCE)
     with ExperimentStore(path) as store:
         both = [store.key_of("gone"), store.key_of("training")]
         with pytest.raises(RunActiveError, match="training is running"):

@@ -1,10 +1,9 @@
 """`audit` says by its exit status what is wrong with a run, and `wait` when a condition holds."""
 
-import threading
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,7 +16,18 @@ from grpo_tui.experiments.record.recorder import Recorder, resume_run
 from grpo_tui.experiments.store import ExperimentStore
 from tests.app.calls import Cli
 from tests.app.stored import STEPS, half_recorded, record, run_events
-from tests.experiments.made import ended, fallen, finished, group, recorded, rollout, sql, started
+from tests.experiments.made import (
+    ended,
+    fallen,
+    finished,
+    group,
+    put_all,
+    recorded,
+    rollout,
+    sql,
+    started,
+)
+from tests.patience import PATIENCE
 
 
 def alert(step: int, rule: str, severity: ev.Severity) -> ev.AlertRaised:
@@ -106,17 +116,20 @@ def test_wait_returns_at_the_first_step_at_which_the_condition_held(
     assert "--until: there is no metric 'rewrd'" in cli("wait", "otter", "--until", "rewrd > 1").err
 
 
-def test_wait_waits_for_a_run_that_trains(cli: Cli, store: Path) -> None:
+def between_looks(monkeypatch: pytest.MonkeyPatch, *happens: Callable[[], object]) -> None:
+    """Have things happen while `wait` sleeps, and the last look be right after them."""
+    left = iter(happens)
+    clock = SimpleNamespace(sleep=lambda _: next(left)(), monotonic=lambda: 0.0)
+    monkeypatch.setattr("grpo_tui.app.cli.verbs.wait.time", clock)
+
+
+def test_wait_waits_for_a_run_that_trains(
+    cli: Cli, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recorder, put_rest = half_recorded(store)
-    timer = threading.Timer(0.7, put_rest)
-    timer.start()
-    begun = time.monotonic()
-    try:
-        assert cli("wait", "@last", "--until", f"step >= {STEPS}").code == exit_codes.OK
-        assert time.monotonic() - begun > 0.5
-    finally:
-        timer.join()
-        recorder.close()
+    between_looks(monkeypatch, lambda: None, put_rest)
+    assert cli("wait", "@last", "--until", f"step >= {STEPS}").code == exit_codes.OK
+    recorder.close()
 
 
 def test_a_run_that_only_trains_is_named_with_what_is_fine(cli: Cli, store: Path) -> None:
@@ -183,20 +196,18 @@ def test_a_run_whose_process_is_gone_says_so_although_its_reward_is_hacked(
     assert rules == {"lost", "format_hacking"}
 
 
-def test_wait_waits_for_a_run_that_had_ended_and_is_resumed(cli: Cli, store: Path) -> None:
+def test_wait_waits_for_a_run_that_had_ended_and_is_resumed(
+    cli: Cli, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run_with(store, ())  # of 20 steps
     resumed: list[Recorder] = []
 
     def resume() -> None:
         recorder = resume_run(store, "otter", from_step=20)
         resumed.append(recorder)
-        for event in (started(20), finished(21)):
-            recorder.put(event)
+        put_all(recorder, started(20), finished(21))
+        assert recorder.flush(PATIENCE)
 
-    timer = threading.Timer(0.2, resume)
-    timer.start()
-    try:
-        assert cli("wait", "otter", "--until", "step > 20").code == exit_codes.OK
-    finally:
-        timer.join()
-        resumed[0].close()
+    between_looks(monkeypatch, resume)
+    assert cli("wait", "otter", "--until", "step > 20").code == exit_codes.OK
+    resumed[0].close()

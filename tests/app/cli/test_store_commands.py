@@ -24,6 +24,7 @@ from grpo_tui.experiments.record.recorder import start_run
 from grpo_tui.experiments.store import ExperimentStore
 from tests.app.calls import Cli
 from tests.experiments.made import config, evaluated, finished, put_all, record_run, started
+from tests.patience import PATIENCE
 
 COMPARE = ("compare", "plain-otter", "=evil")
 
@@ -348,7 +349,7 @@ def live(store: Path) -> Iterator[tuple[str, Control]]:
     handle = start_run(store, config(), name="at-work", control=control)
     handle.put(started())
     handle.put(finished(1))
-    assert handle.flush(10)
+    assert handle.flush(PATIENCE)
     yield handle.id, control
     handle.close()
 
@@ -371,12 +372,12 @@ def test_requests_are_taken_by_the_run_and_their_fate_is_told(
 def test_a_request_that_changes_nothing_says_so(cli: Cli, store: Path) -> None:
     with closing(start_run(store, config(), name="at-work")) as handle:
         put_all(handle, started(), ev.RunPaused(step=1))
-        assert handle.flush(10)
+        assert handle.flush(PATIENCE)
         done = cli("pause", "at-work")
         assert (done.code, done.err) == (exit_codes.USAGE, "grpo-tui: at-work is already paused\n")
         assert "it was not paused" not in cli("continue", "at-work").err
         handle.put(ev.RunResumed(step=1))
-        assert handle.flush(10)
+        assert handle.flush(PATIENCE)
         assert "it was not paused" in cli("continue", "at-work").err
 
 

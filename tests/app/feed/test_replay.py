@@ -1,7 +1,6 @@
 """A replay: its clock, its speed, and going to another step."""
 
 import random
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from grpo_tui.app.feed.replay import MARK, ReplayFeed, timed
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.feed.stored import StoreFeed
 from tests.app.stored import pinned_groups, record, run_events
-from tests.patience import PATIENCE
+from tests.patience import until
 
 STEPS = 6
 
@@ -53,13 +52,8 @@ def feed_of(session: Session) -> ReplayFeed:
 
 def settled(session: Session) -> Snapshot:
     """The snapshot once everything up to the moment has been read."""
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        if not session.feed.catching_up:
-            return session.pull()
-        session.pull()
-        time.sleep(0.002)
-    raise AssertionError("the replay was not read in time")
+    until(lambda: not session.feed.catching_up or not session.pull())
+    return session.pull()
 
 
 def played(session: Session, clock: Clock, step: int) -> Snapshot:
@@ -142,8 +136,5 @@ def test_a_run_whose_end_nobody_reported_is_not_shown_as_training(tmp_path: Path
     path = tmp_path / "runs.db"
     record(path, (event for event in run_events(steps=2) if not isinstance(event, ev.RunFinished)))
     session = Session(StoreFeed(path, "@last"))
-    end = time.monotonic() + PATIENCE
-    while session.pull().status != "aborted":
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    until(lambda: session.pull().status == "aborted")
     session.close()

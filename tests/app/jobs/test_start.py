@@ -30,6 +30,7 @@ from grpo_tui.experiments.values import RecordedEvent
 from tests.app.stored import record, run_events
 from tests.engine.runs import settings
 from tests.experiments.made import CONFIG, started
+from tests.patience import PATIENCE
 
 
 def test_each_event_is_recorded_before_it_is_shown(
@@ -153,7 +154,7 @@ def test_the_closing_table_of_an_extended_run_begins_before_the_run(
 def test_a_run_that_still_trains_is_not_resumed(tmp_path: Path) -> None:
     handle = start_run(tmp_path / "s.db", CONFIG, name="busy-otter")
     handle.put(started())
-    assert handle.flush(10)
+    assert handle.flush(PATIENCE)
     with pytest.raises(RunActiveError, match="grpo-tui stop busy-otter"):
         resumed_job("busy-otter", store=handle.path)
     handle.close()

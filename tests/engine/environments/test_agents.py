@@ -31,6 +31,7 @@ from tests.engine.environments.pools import play as play_rows
 from tests.engine.environments.test_runs import assert_resumed, killed
 from tests.engine.runs import events_of
 from tests.engine.sandbox.processes import kill
+from tests.patience import until
 
 HERE = Path(__file__).parent
 SAMPLING = {"temperature": 1.0, "top_p": 1.0}
@@ -55,10 +56,7 @@ def processes(folder: Path) -> bytes:
 
 
 def no_agent_is_left(folder: Path) -> None:
-    deadline = time.monotonic() + 10
-    while processes(folder):
-        assert time.monotonic() < deadline, processes(folder)
-        time.sleep(0.1)
+    until(lambda: not processes(folder), lambda: processes(folder))
 
 
 def begin(environments: EnvironmentClient, kinds: Sequence[str]) -> list[Any]:

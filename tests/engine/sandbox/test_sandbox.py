@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -218,9 +217,7 @@ with Sandbox(SERVICE, folder, "x", objects=objects) as s:
         pass
 print("ended")
 """
-    begun = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False
     )
     assert (done.stdout, done.returncode) == ("ended\n", 0), done.stderr
-    assert time.monotonic() - begun < 100
