@@ -105,6 +105,7 @@ def test_code_that_began_here_is_not_foreign_even_after_a_yes_to_a_run_with_it()
     assert not consent.is_foreign(build(other))
 
 
+@pytest.mark.slow
 def test_the_yes_is_kept_in_a_private_folder_and_survives_this_process(tmp_path: Path) -> None:
     question_of(tree()).allow()
     kept = tmp_path / "config/grpo-tui/trust"

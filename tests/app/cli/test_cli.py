@@ -139,6 +139,7 @@ def test_a_verb_that_needs_mlx_names_the_missing_extra_before_anything_else(
     assert main([verb, "--help"]) == exit_codes.OK
 
 
+@pytest.mark.slow
 def test_the_help_of_no_verb_loads_the_database_or_mlx() -> None:
     program = (
         "import sys; from importlib import import_module; "

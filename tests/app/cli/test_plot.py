@@ -226,6 +226,7 @@ def test_the_numbers_of_a_figure_are_those_of_the_store(cli: Cli, sweep: Path) -
     assert "held-out accuracy, sampled (%)" in svg
 
 
+@pytest.mark.slow
 def test_the_seeds_of_a_setting_are_one_line_with_its_interval(cli: Cli, sweep: Path) -> None:
     out, refs = sweep.with_name("f.pdf"), refs_of(sweep)
     assert cli("plot", *refs, "--metric", "kl", "--out", str(out), "--data").code == 0

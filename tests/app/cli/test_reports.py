@@ -76,6 +76,7 @@ def test_the_results_of_an_evaluation_have_their_intervals_beside_them() -> None
     assert shown["Metrics"] == [{"metric": "eval/accuracy"}]
 
 
+@pytest.mark.slow
 def test_compare_begins_with_the_verdict_and_ranks_settings_not_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -132,6 +133,7 @@ def test_the_phases_of_report_and_compare_sum_to_the_time_of_a_step(
     assert sum(map(float, shares[: len(spent)])) == pytest.approx(100, abs=1)
 
 
+@pytest.mark.slow
 def test_the_extension_decides_and_what_only_a_page_has_needs_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

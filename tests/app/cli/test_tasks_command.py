@@ -42,6 +42,7 @@ def rows(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_three_examples_are_shown_as_the_model_sees_them(
     capsys: pytest.CaptureFixture[str], rows: Path
 ) -> None:

@@ -30,6 +30,7 @@ def of_steps(events: list[Event]) -> list[StepFinished]:
     return [event for event in events if isinstance(event, StepFinished)]
 
 
+@pytest.mark.slow
 def test_in_16_bits_the_correction_is_on_unless_someone_decided(
     world: Path, tmp_path: Path
 ) -> None:

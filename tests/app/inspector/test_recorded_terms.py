@@ -249,6 +249,7 @@ def test_the_terms_of_every_recipe_and_switch_add_up_to_the_loss(
     check_case(world, tmp_path_factory.mktemp("run"), dtype, name, wanted, rollout, micro_rows)
 
 
+@pytest.mark.slow
 def test_answers_whose_minibatch_came_after_the_stop_are_said_to_have_no_push(
     world: Path, tmp_path: Path
 ) -> None:

@@ -223,6 +223,7 @@ def with_canaries(number: int) -> Any:
     yield ev.RunFailed(step=2, error="ValueError", message="canary-message", traceback="canary-tb")
 
 
+@pytest.mark.slow
 def test_redacted_quotes_nothing_of_prompts_and_answers_anywhere(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     for number in (1, 2):

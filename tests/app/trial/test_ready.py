@@ -68,6 +68,7 @@ def test_a_package_that_a_model_lacks_is_no_fault_of_the_rewards(
     assert words.endswith("To run olmo install ai2-olmo: pip install ai2-olmo")
 
 
+@pytest.mark.slow
 def test_rows_that_cannot_be_used_are_refused_or_skipped_and_noted(
     world: Path, ready: Trials, tmp_path: Path
 ) -> None:

@@ -44,6 +44,7 @@ def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[Process]:
 CONFIG = RunConfig(name="quick-hare", steps=2)
 
 
+@pytest.mark.slow
 async def test_it_is_told_while_its_process_starts_and_then_in_view_as_recorded(
     process: Process, tmp_path: Path
 ) -> None:
@@ -67,6 +68,7 @@ async def test_a_refused_one_says_why(process: Process, tmp_path: Path) -> None:
         await until(app, lambda: app.notices[-1].text == "not started: the disk is full")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", ["watch", "frozen", "rollouts"])
 async def test_at_step_0_it_does_not_show_the_groups_of_the_run_before(
     process: Process, tmp_path: Path, view: str

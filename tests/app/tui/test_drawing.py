@@ -28,6 +28,7 @@ def shown(app: Workbench) -> str:
     return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
 
 
+@pytest.mark.slow
 async def test_a_dialog_and_what_is_beneath_follow_the_size(store: Path) -> None:
     app = Workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:

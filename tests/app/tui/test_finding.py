@@ -114,6 +114,7 @@ QUESTIONS = (
 )
 
 
+@pytest.mark.slow
 async def test_questions_lead_to_what_answers_them(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)):
@@ -122,6 +123,7 @@ async def test_questions_lead_to_what_answers_them(store: Path) -> None:
     assert first == dict(QUESTIONS)
 
 
+@pytest.mark.slow
 async def test_over_a_dialog_the_palette_says_that_it_finds_its_actions_alone(store: Path) -> None:
     async with walk(workbench(store)) as on:
         await on.press("ctrl+p")
@@ -143,6 +145,7 @@ async def test_the_palette_begins_with_the_actions_of_the_screen(store: Path) ->
     assert names.index("Pause run") < names.index("Back")
 
 
+@pytest.mark.slow
 async def test_slash_is_the_same_field_on_every_screen_and_says_what_it_finds(
     store: Path,
 ) -> None:
@@ -162,6 +165,7 @@ async def test_slash_is_the_same_field_on_every_screen_and_says_what_it_finds(
             assert not bar.display, mode
 
 
+@pytest.mark.slow
 async def test_slash_on_watch_keeps_the_charts_that_match_until_esc(store: Path) -> None:
     async with walk(workbench(store)) as on:
         await on.see("reward", "KL to reference")
@@ -221,6 +225,7 @@ def test_whole_words_come_first_then_beginnings_parts_and_the_help() -> None:
     assert best(names.values(), "  ") == []
 
 
+@pytest.mark.slow
 async def test_enter_right_after_the_text_waits_for_the_first_hit(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,6 +247,7 @@ async def test_enter_right_after_the_text_waits_for_the_first_hit(
         await until(on.app, lambda: "Metric: loss" in on.text)
 
 
+@pytest.mark.slow
 async def test_a_word_of_an_answer_leads_to_its_prompt(
     store: Path,
 ) -> None:
@@ -258,6 +264,7 @@ async def test_a_word_of_an_answer_leads_to_its_prompt(
         assert screen.view.prompt == place
 
 
+@pytest.mark.slow
 async def test_what_a_hit_says_is_not_cut_by_the_scroll_bar(store: Path) -> None:
     async with walk(workbench(store), (80, 24)) as on:
         await on.press("ctrl+p", *"entropy")
@@ -272,6 +279,7 @@ async def test_a_run_is_opened(store: Path) -> None:
         await until(on.app, lambda: "quick-otter" in on.lines[0])
 
 
+@pytest.mark.slow
 async def test_a_name_is_shown_as_it_is(store: Path) -> None:
     async with walk(workbench(store)) as on:
         await on.press("ctrl+p", *"heron")
@@ -279,6 +287,7 @@ async def test_a_name_is_shown_as_it_is(store: Path) -> None:
         assert "[/b] slow" in on.text
 
 
+@pytest.mark.slow
 async def test_a_setting_is_gone_to_on_new_run(store: Path) -> None:
     async with walk(workbench(store)) as on:
         await take(on, "max_new_tok", "Setting: rollout.max_new_tokens")
@@ -286,6 +295,7 @@ async def test_a_setting_is_gone_to_on_new_run(store: Path) -> None:
         assert on.screen.view.row.path == "rollout.max_new_tokens"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "name", "words"),
     [

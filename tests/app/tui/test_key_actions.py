@@ -100,6 +100,7 @@ async def test_a_user_keymap_moves_a_key(tmp_path: Path) -> None:
         assert app_.screen.view.prompt == 1  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 async def test_ctrl_c_copies_a_selection_and_else_says_what_it_does(tmp_path: Path) -> None:
     app = workbench(SHORT.events(), tmp_path)
     async with app.run_test(size=(120, 40), notifications=True) as pilot:

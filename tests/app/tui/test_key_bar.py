@@ -9,6 +9,7 @@ from tests.app.stored import workbench
 from tests.app.walk import walk
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
 async def test_the_palette_is_at_the_same_end_of_the_footer_of_each_screen(
     width: int, store: Path

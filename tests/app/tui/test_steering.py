@@ -102,6 +102,7 @@ async def test_the_stop_dialog_names_no_step_since_the_run_goes_on(tmp_path: Pat
         assert not re.search(r"\d", "".join(lines))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["watch", "runs"])
 async def test_a_read_only_view_offers_no_key_that_controls_a_run(
     mode: str, tmp_path: Path
@@ -109,7 +110,7 @@ async def test_a_read_only_view_offers_no_key_that_controls_a_run(
     store = tmp_path / "grpo.db"
     handle = start_run(store, build(CONFIG), name="far-away")
     handle.put(started())
-    assert handle.flush(10)
+    assert handle.flush(PATIENCE)
     for read_only in (True, False):
         feed = StoreFeed(store, "far-away", may_control=not read_only)
         assert feed.caught_up.wait(PATIENCE)

@@ -24,6 +24,7 @@ from tests.app.script import started
 from tests.app.stored import record, run_events
 from tests.app.walk import Walk, walk
 from tests.experiments.made import CONFIG
+from tests.patience import PATIENCE
 
 ALERT = AlertView(
     step=60, rule="no_signal", severity="warning", explanation="", remedy="", first_step=60, count=1
@@ -42,7 +43,7 @@ def training(path: Path, name: str) -> Recorder:
     """A run of another process, as far as a store can tell."""
     recorder = start_run(path, CONFIG, name=name)
     recorder.put(started())
-    assert recorder.flush(60)
+    assert recorder.flush(PATIENCE)
     return recorder
 
 
@@ -76,6 +77,7 @@ def test_what_a_narrow_terminal_leaves_out_comes_from_a_list(live: RunSummary) -
     assert plain_text([run_line(Snapshot(), "", [live], 36)]).strip() == "● live-heron"
 
 
+@pytest.mark.slow
 async def test_the_end_of_a_run_elsewhere_is_reported_and_stays_in_the_messages(
     tmp_path: Path,
 ) -> None:

@@ -100,6 +100,7 @@ def test_a_folder_is_resumed_with_its_functions_given_again(world: Path, tmp_pat
         grpo.resume(world, progress=False)
 
 
+@pytest.mark.slow
 def test_a_complete_run_continues_only_for_more_steps(world: Path) -> None:
     run = train(world, steps=1)
     with pytest.raises(CheckpointError, match=r"complete at step 1; .*resume\(run, steps=N\)"):
@@ -112,6 +113,7 @@ def test_a_complete_run_continues_only_for_more_steps(world: Path) -> None:
         grpo.resume(run.folder, rewards=[variety], progress=False)
 
 
+@pytest.mark.slow
 def test_a_run_that_met_its_condition_is_complete(world: Path) -> None:
     run = train(world, stop_when="reward > -1")
     assert (run.status, sorted(run.metrics["reward"])) == ("completed", [1])

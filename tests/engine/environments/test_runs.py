@@ -226,6 +226,7 @@ def test_groups_without_a_token_have_no_part_in_the_update(
     assert skipped == [(step, reason) for step, every in empty.items() if all(every)]
 
 
+@pytest.mark.slow
 def test_an_environment_that_fails_in_every_answer_ends_the_run(
     world: Path, tmp_path: Path
 ) -> None:

@@ -131,6 +131,7 @@ def test_an_overflowing_gradient_is_computed_again_with_less_scale(
     assert large.grad_norm == pytest.approx(usual.grad_norm, rel=0.01)
 
 
+@pytest.mark.slow
 def test_the_scale_keeps_gradients_that_float16_would_lose(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,6 +41,7 @@ def unbroken(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return Unbroken(config, metrics_of(events_of(config, folder / "unbroken")))
 
 
+@pytest.mark.slow
 def test_a_run_whose_reward_fails_is_resumed_after_its_last_step(
     unbroken: Unbroken, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

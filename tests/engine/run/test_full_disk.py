@@ -104,6 +104,7 @@ def test_a_stop_ends_a_run_that_waits_for_room(world: Path, disk: Path) -> None:
     assert steps(disk / "run") == [1]
 
 
+@pytest.mark.slow
 def test_a_run_waits_before_its_next_step_while_nothing_can_be_recorded(
     world: Path, tmp_path: Path
 ) -> None:

@@ -189,6 +189,7 @@ def test_texts_of_mlx_are_told_apart(fault: Fault | None, text: str) -> None:
     assert fault_of(ValueError(text)) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", REPEATED.values(), ids=REPEATED)
 def test_work_dropped_for_another_programs_fault_is_computed_again_to_the_bit(
     place: str, world: Path, unbroken: list[Event], inject: Inject, tmp_path: Path
@@ -264,6 +265,7 @@ def test_a_fault_that_stays_at_the_smallest_plan_ends_the_run_with_its_last_step
     assert saved_step(tmp_path)[0] == 1
 
 
+@pytest.mark.slow
 def test_a_smaller_plan_is_in_the_checkpoint_and_is_what_a_resume_takes(
     world: Path, inject: Inject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,6 +289,7 @@ def test_a_smaller_plan_is_in_the_checkpoint_and_is_what_a_resume_takes(
     assert "2 per backward pass, layers recomputed" in notes(events)
 
 
+@pytest.mark.slow
 def test_full_weights_after_a_fault_of_the_optimiser_are_those_of_the_last_checkpoint(
     world: Path, inject: Inject, tmp_path: Path
 ) -> None:
@@ -367,6 +370,7 @@ def test_a_part_whose_last_buffer_failed_is_computed_again(
     assert "what it computed is discarded" in notes(events)
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_saves_its_last_step_if_the_weights_after_it_are_there(
     world: Path, inject: Inject, tmp_path: Path
 ) -> None:

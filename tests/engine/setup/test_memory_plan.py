@@ -279,6 +279,7 @@ def losses(events: list[Event]) -> list[float | None]:
     return [event.loss for event in events if isinstance(event, PassFinished)]
 
 
+@pytest.mark.slow
 def test_rows_that_are_set_stay_and_layers_are_recomputed(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -335,6 +336,7 @@ def test_a_rank_takes_the_smaller_plan_of_the_one_that_is_short_of_memory(world:
     assert planned(opening.plan_next_step(current)) is False
 
 
+@pytest.mark.slow
 def test_freed_memory_is_dropped_between_phases_on_a_gpu_only(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

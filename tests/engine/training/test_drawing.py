@@ -65,6 +65,7 @@ def metrics(events: Sequence[Event]) -> list[Any]:
 # -- several tasks --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_task_of_weight_0_changes_nothing(world: Path, tmp_path: Path) -> None:
     alone = events_of(settings(world), tmp_path / "alone")
     both = events_of(two_tasks(world, 0), tmp_path / "both")
@@ -195,6 +196,7 @@ def write_rates(path: Path, rates: dict[str, float], answers: int = 8) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_problems_are_left_out_by_their_given_pass_rate(world: Path, tmp_path: Path) -> None:
     first = {group.example_key for group in groups(events_of(settings(world), tmp_path / "first"))}
     easy, hard, fine = sorted(first)[:3]

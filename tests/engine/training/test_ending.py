@@ -54,6 +54,7 @@ def test_a_resumed_run_ends_where_the_unbroken_one_does(world: Path, tmp_path: P
     assert (events[-1].step, [e.step for e in of(StepFinished, events)]) == (3, [3])
 
 
+@pytest.mark.slow
 def test_a_run_that_continues_counts_from_the_start(world: Path, tmp_path: Path) -> None:
     config = settings(world, steps=6, stop_when="reward > 0 for 3")
     assert events_of(config, tmp_path)[-1].step == 3

@@ -171,6 +171,7 @@ def test_a_checkpoint_with_other_noise_says_so_when_it_is_resumed(
     assert told() == said
 
 
+@pytest.mark.slow
 def test_a_resumed_run_keeps_removed_settings_or_says_that_it_cannot(
     world: Path, tmp_path: Path
 ) -> None:

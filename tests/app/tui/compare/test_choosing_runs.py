@@ -65,6 +65,7 @@ def listed(app: Workbench) -> list[str]:
 # -- the open run -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_the_settings_of_a_run_alone_are_not_called_changed(store: Path) -> None:
     async with walk(workbench(store)) as on:
         await watch(on, "rates-2")
@@ -81,6 +82,7 @@ async def test_the_settings_of_a_run_alone_are_not_called_changed(store: Path) -
         await on.see("A ranking takes two runs")
 
 
+@pytest.mark.slow
 async def test_help_on_compare_has_the_values_of_the_compared_runs_alone(store: Path) -> None:
     async with walk(workbench(store)) as on:
         await watch(on, "lone-wolf")
@@ -95,6 +97,7 @@ async def test_help_on_compare_has_the_values_of_the_compared_runs_alone(store: 
         assert "health of" not in on.text
 
 
+@pytest.mark.slow
 async def test_while_runs_are_read_nothing_of_the_former_ones_is_shown(store: Path) -> None:
     async with walk(workbench(store)) as on:
         *others, _ = refs_of(store)
@@ -125,6 +128,7 @@ async def test_compare_begins_with_the_open_run(store: Path) -> None:
         frames.check(on.app)
 
 
+@pytest.mark.slow
 async def test_another_run_that_is_opened_takes_the_place_of_one_alone(store: Path) -> None:
     async with walk(workbench(store)) as on:
         await watch(on, "rates-2")
@@ -134,6 +138,7 @@ async def test_another_run_that_is_opened_takes_the_place_of_one_alone(store: Pa
         await until(on.app, lambda: names(screen) == ["lone-wolf"])
 
 
+@pytest.mark.slow
 async def test_a_run_that_is_still_opening_is_compared_once_it_is_there(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +153,7 @@ async def test_a_run_that_is_still_opening_is_compared_once_it_is_there(
         await until(on.app, lambda: names(screen) == ["lone-wolf"])
 
 
+@pytest.mark.slow
 async def test_a_compared_run_that_is_opened_leaves_a_comparison_as_it_is(store: Path) -> None:
     async with walk(workbench(store)) as on:
         screen = await opened(on, refs_of(store)[:2])
@@ -159,6 +165,7 @@ async def test_a_compared_run_that_is_opened_leaves_a_comparison_as_it_is(store:
         await until(on.app, lambda: names(screen) == ["lone-wolf"])
 
 
+@pytest.mark.slow
 async def test_a_run_that_was_removed_does_not_come_back(store: Path) -> None:
     async with walk(workbench(store)) as on:
         await watch(on, "rates-2")
@@ -167,6 +174,7 @@ async def test_a_run_that_was_removed_does_not_come_back(store: Path) -> None:
         assert "No runs to compare yet" in on.text
 
 
+@pytest.mark.slow
 async def test_the_cursor_of_runs_is_on_the_run_that_was_opened(store: Path) -> None:
     async with walk(workbench(store)) as on:
         await watch(on, "rates-2")
@@ -181,6 +189,7 @@ async def test_the_cursor_of_runs_is_on_the_run_that_was_opened(store: Path) -> 
         await until(on.app, lambda: getattr(screen.view.selected, "name", "") == "other-1")
 
 
+@pytest.mark.slow
 async def test_runs_that_were_marked_are_compared_however_one_goes_there(store: Path) -> None:
     async with walk(workbench(store)) as on:
         await watch(on, "rates-2")
@@ -224,6 +233,7 @@ async def test_a_sweep_is_compared_with_few_keys_and_the_verdict_is_first(
         frames.check(on.app)
 
 
+@pytest.mark.slow
 async def test_a_sweep_is_marked_on_runs_and_unmarked(store: Path) -> None:
     async with walk(workbench(store)) as on:
         await watch(on, "rates-2")
@@ -242,6 +252,7 @@ async def test_a_sweep_is_marked_on_runs_and_unmarked(store: Path) -> None:
         assert "lone-wolf is part of no sweep" in on.told
 
 
+@pytest.mark.slow
 async def test_a_sweep_takes_the_place_of_the_runs_that_were_compared(store: Path) -> None:
     async with walk(workbench(store)) as on:
         screen = await opened(on, ("lone-wolf", "rates-1"))
@@ -250,6 +261,7 @@ async def test_a_sweep_takes_the_place_of_the_runs_that_were_compared(store: Pat
         await until(on.app, lambda: set(names(screen)) == RATES)
 
 
+@pytest.mark.slow
 async def test_the_newest_sweep_is_compared_where_a_run_has_none(store: Path) -> None:
     async with walk(workbench(store)) as on:
         await watch(on, "lone-wolf")
@@ -279,6 +291,7 @@ async def test_all_runs_of_the_list_are_marked_and_unmarked_with_one_key(store: 
         await until(on.app, lambda: set(names(screen)) == found | {"rates-2"})
 
 
+@pytest.mark.slow
 async def test_without_a_mark_the_run_under_the_cursor_is_taken(store: Path) -> None:
     async with walk(workbench(store)) as on:
         await watch(on, "rates-2")
@@ -289,6 +302,7 @@ async def test_without_a_mark_the_run_under_the_cursor_is_taken(store: Path) -> 
         await until(on.app, lambda: names(screen) == ["lone-wolf"])
 
 
+@pytest.mark.slow
 async def test_arrows_lead_from_the_filter_to_the_list_where_space_marks(store: Path) -> None:
     async with walk(workbench(store)) as on:
         await opened(on, refs_of(store)[:1])
@@ -304,6 +318,7 @@ async def test_arrows_lead_from_the_filter_to_the_list_where_space_marks(store: 
         assert on.screen.query_one(Input).value == "seed:10"
 
 
+@pytest.mark.slow
 async def test_at_80_by_24_which_is_better_and_which_run_is_which_are_both_in_sight(
     store: Path,
 ) -> None:
@@ -319,6 +334,7 @@ async def test_at_80_by_24_which_is_better_and_which_run_is_which_are_both_in_si
             assert part in on.text
 
 
+@pytest.mark.slow
 async def test_on_a_wide_screen_the_metrics_stand_beside_curves_and_page(store: Path) -> None:
     async with walk(workbench(store), (200, 60)) as on:
         await watch(on, "rates-2")

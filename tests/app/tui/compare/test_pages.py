@@ -41,6 +41,7 @@ from tests.app.stored import record
 from tests.app.walk import walk
 
 
+@pytest.mark.slow
 async def test_metrics_are_chosen_from_a_list(store: Path) -> None:
     async with walk(workbench(store)) as on:
         screen = await opened(on)
@@ -58,6 +59,7 @@ async def test_metrics_are_chosen_from_a_list(store: Path) -> None:
         assert "answer length" not in on.text
 
 
+@pytest.mark.slow
 async def test_intervals_over_seeds_stay_within_what_is_possible(tmp_path: Path) -> None:
     """Two seeds with 90 and 99% right: t alone would end far above 100%."""
     path = tmp_path / "runs.db"
@@ -85,6 +87,7 @@ async def test_intervals_over_seeds_stay_within_what_is_possible(tmp_path: Path)
         assert ends == 1
 
 
+@pytest.mark.slow
 async def test_the_verdict_is_the_same_wherever_the_crosshair_is(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     for number, ends in enumerate(((0.2, 0.75), (0.75, 0.2))):
@@ -110,6 +113,7 @@ async def test_the_verdict_is_the_same_wherever_the_crosshair_is(tmp_path: Path)
         assert "step 2" in said
 
 
+@pytest.mark.slow
 async def test_answers_to_the_same_prompt_stand_side_by_side(store: Path) -> None:
     reader = StoreReader(store)
     async with walk(workbench(store), (200, 60)) as on:
@@ -143,6 +147,7 @@ async def test_answers_to_the_same_prompt_stand_side_by_side(store: Path) -> Non
     reader.close()
 
 
+@pytest.mark.slow
 async def test_a_run_that_was_opened_from_here_leads_back(store: Path) -> None:
     async with walk(workbench(store)) as on:
         screen = await opened(on)
@@ -153,6 +158,7 @@ async def test_a_run_that_was_opened_from_here_leads_back(store: Path) -> None:
         await until(on.app, lambda: on.screen is screen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (200, 60)])
 async def test_the_settings_of_a_sweep_are_rows_with_all_that_is_needed_to_decide(
     size: tuple[int, int], tmp_path: Path
@@ -214,6 +220,7 @@ def test_a_verdict_that_is_not_sure_says_what_is_missing(
     assert end in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 async def test_the_verdict_is_of_settings_and_of_the_evaluation_in_the_table(
     size: tuple[int, int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -245,6 +252,7 @@ async def test_the_verdict_is_of_settings_and_of_the_evaluation_in_the_table(
     assert "eval/accuracy (sampled) ↑" in printed
 
 
+@pytest.mark.slow
 def test_no_difference_is_taken_from_a_value_before_training(tmp_path: Path) -> None:
     with closing(StoreReader(sweep_of_settings(tmp_path))) as reader:
         runs = reader.runs(limit=3)
@@ -285,6 +293,7 @@ def test_a_value_from_before_training_is_known_by_its_step_on_every_axis(
     assert earlier(view, step) == text
 
 
+@pytest.mark.slow
 def test_the_verdict_on_two_settings_begins_with_the_one_that_matters(tmp_path: Path) -> None:
     path = sweep_of_two_settings(tmp_path)
     with StoreReader(path) as reader:

@@ -26,6 +26,7 @@ from tests.engine.runs import write_world
 from tests.patience import PATIENCE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "theme"), LOOKS)
 async def test_frames_are_whole_at_every_size_and_theme_on_every_page(
     size: tuple[int, int], theme: str, store: Path
@@ -139,6 +140,7 @@ async def test_what_is_wrong_is_said_while_typing_and_nothing_is_launched(store:
         assert on.screen is not screen
 
 
+@pytest.mark.slow
 async def test_a_recipe_that_the_settings_exclude_is_refused_in_its_rules_words(
     store: Path,
 ) -> None:
@@ -160,6 +162,7 @@ async def test_a_recipe_that_the_settings_exclude_is_refused_in_its_rules_words(
         assert not screen.view.form.changed
 
 
+@pytest.mark.slow
 async def test_clone_from_runs_shows_exactly_the_setting_that_differs(store: Path) -> None:
     async with walk(workbench(store)) as on:
         await until(on.app, lambda: "calm-otter" in on.text)
@@ -183,6 +186,7 @@ async def test_clone_from_runs_shows_exactly_the_setting_that_differs(store: Pat
         assert not screen.view.form.changed
 
 
+@pytest.mark.slow
 async def test_the_settings_are_saved_as_yaml_and_an_old_file_is_not_lost(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,6 +216,7 @@ async def test_a_run_can_be_queued_and_says_so(tmp_path: Path) -> None:
         assert reader.value(select(QUEUE_ITEM.c.config))["algorithm"]["passes"] == 2
 
 
+@pytest.mark.slow
 async def test_while_a_run_goes_on_here_only_the_queue_and_detached_are_offered(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,6 +234,7 @@ async def test_while_a_run_goes_on_here_only_the_queue_and_detached_are_offered(
         monkeypatch.undo()
 
 
+@pytest.mark.slow
 async def test_a_page_is_copied_as_text_and_of_the_prompts_the_chosen_one(store: Path) -> None:
     async with walk(workbench(store)) as on:
         screen = await opened(on)

@@ -24,6 +24,7 @@ from tests.engine.runs import write_world
 from tests.patience import PATIENCE
 
 
+@pytest.mark.slow
 async def test_without_mlx_the_extra_is_named_and_editing_and_queueing_go_on(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -49,6 +50,7 @@ async def test_without_mlx_the_extra_is_named_and_editing_and_queueing_go_on(
         assert screen.view.form.changed == ("seed",)
 
 
+@pytest.mark.slow
 async def test_another_preset_can_be_taken_back(store: Path) -> None:
     async with walk(workbench(store)) as on:
         screen = await opened(on)
@@ -63,6 +65,7 @@ async def test_another_preset_can_be_taken_back(store: Path) -> None:
         assert screen.view.form.changed == ("steps",)
 
 
+@pytest.mark.slow
 async def test_what_is_typed_is_kept_and_the_mouse_edits(store: Path) -> None:
     async with walk(workbench(store)) as on:
         screen = await opened(on)
@@ -78,6 +81,7 @@ async def test_what_is_typed_is_kept_and_the_mouse_edits(store: Path) -> None:
         assert screen.view.editing
 
 
+@pytest.mark.slow
 async def test_hostile_texts_of_task_files_are_shown_harmlessly(store: Path) -> None:
     examples = [
         {
@@ -143,6 +147,7 @@ async def test_example_prompts_memory_and_rewards_show_what_the_trial_gave(
         await until(on.app, lambda: screen.view.scores.get("total") == 0.25)
 
 
+@pytest.mark.slow
 async def test_what_was_refused_is_tried_again_when_it_is_launched(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,6 +173,7 @@ async def test_what_was_refused_is_tried_again_when_it_is_launched(
         await until(on.app, lambda: "into the queue" in on.text)
 
 
+@pytest.mark.slow
 async def test_a_mended_file_is_tried_again_by_itself_and_by_the_launch(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

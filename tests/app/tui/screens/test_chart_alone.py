@@ -98,6 +98,7 @@ async def test_a_logarithmic_axis_is_remembered_and_an_earlier_step_has_a_crossh
         assert app.preferences.texts("charts.log") == []
 
 
+@pytest.mark.slow
 async def test_every_metric_can_be_searched_for_and_drawn(store: Path) -> None:
     async with walk(workbench(store)) as on:
         curves = await opened(on, "m")
@@ -194,6 +195,7 @@ def is_shown(on: Walk, name: str) -> bool:
     return bool(on.screen.snapshot.head.name == name)
 
 
+@pytest.mark.slow
 async def test_another_run_begins_with_all_panels(tmp_path: Path) -> None:
     path = tmp_path / "two.db"
     for name in ("first", "second"):

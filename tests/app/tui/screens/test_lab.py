@@ -77,6 +77,7 @@ def unfinished(steps: int) -> Iterator[ev.Event]:
         yield event
 
 
+@pytest.mark.slow
 async def test_a_live_run_is_asked_with_the_same_keys(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     handle = start_run(path, build(CONFIG), name="otter")
@@ -97,6 +98,7 @@ async def test_a_live_run_is_asked_with_the_same_keys(tmp_path: Path) -> None:
     handle.close()
 
 
+@pytest.mark.slow
 async def test_a_run_without_token_numbers_says_so_at_the_top_and_how_they_are_recorded(
     tmp_path: Path,
 ) -> None:
@@ -116,6 +118,7 @@ async def test_a_run_without_token_numbers_says_so_at_the_top_and_how_they_are_r
         assert "No answer of this step has token numbers." in on.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "theme"), LOOKS)
 async def test_every_scope_is_whole_at_every_size_and_theme(
     size: tuple[int, int], theme: str, store: Path
@@ -156,6 +159,7 @@ async def test_a_step_shows_its_answers_before_and_after(store: Path) -> None:
         assert lab.view.recipe == view.base
 
 
+@pytest.mark.slow
 async def test_a_value_that_is_none_is_refused_and_a_clone_trains_with_the_changes(
     store: Path,
 ) -> None:
@@ -277,6 +281,7 @@ def test_two_values_have_the_digits_that_tell_them_apart() -> None:
     assert distinct_texts((0.00331111, 0.00331112), "", 7) == [".0033", ".0033"]  # there is no room
 
 
+@pytest.mark.slow
 async def test_replies_of_an_environment_have_no_push_in_the_lab(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     record(path, dialogues.run_events())

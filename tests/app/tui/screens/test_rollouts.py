@@ -566,6 +566,7 @@ async def test_f_visits_every_clipped_token_of_the_run_and_shift_f_goes_back(sto
         assert back == expected[::-1]
 
 
+@pytest.mark.slow
 async def test_f_leaves_the_hits_of_a_search_for_the_groups_of_the_step(store: Path) -> None:
     expected = clipped_in_store(store)
     async with on_rollouts(store) as on:
@@ -582,6 +583,7 @@ async def test_f_leaves_the_hits_of_a_search_for_the_groups_of_the_step(store: P
         assert on.view.group in on.view.step.groups
 
 
+@pytest.mark.slow
 async def test_f_goes_on_to_steps_recorded_since_the_screen_read_its_step(tmp_path: Path) -> None:
     recorder, record_rest = half_recorded(tmp_path / "runs.db")
     async with on_rollouts(tmp_path / "runs.db", STEPS // 2, 0, 0) as on:
@@ -593,6 +595,7 @@ async def test_f_goes_on_to_steps_recorded_since_the_screen_read_its_step(tmp_pa
     recorder.close()
 
 
+@pytest.mark.slow
 async def test_a_typed_step_goes_to_it_or_to_the_nearest_before_it(store: Path) -> None:
     """Pinned prompts are sampled at steps 2, 4 and 6."""
     async with on_rollouts(store, 6, 1, 3, "pinned") as on:
@@ -657,6 +660,7 @@ async def test_outside_the_gradient_f_says_why_nothing_is_clipped(store: Path) -
         assert on.told == "No clipped token: no push: not trained on."
 
 
+@pytest.mark.slow
 async def test_sorting_goes_to_the_furthest_token_of_the_furthest_answer(store: Path) -> None:
     async with on_rollouts(store) as on:
         await on.press("s", "k")
@@ -694,6 +698,7 @@ async def test_steps_add_up_while_one_is_still_being_read(store: Path) -> None:
         assert on.view.step.step == 2
 
 
+@pytest.mark.slow
 async def test_another_run_begins_in_the_order_of_its_prompts(tmp_path: Path) -> None:
     path = tmp_path / "two.db"
     record(path)

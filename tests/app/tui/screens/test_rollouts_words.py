@@ -105,6 +105,7 @@ def test_a_group_without_a_signal_says_why_its_tokens_have_no_term(store: Path) 
     with_reader.close()
 
 
+@pytest.mark.slow
 async def test_an_unfinished_step_shows_its_numbers_once_it_has_ended(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     handle = start_run(path, build(CONFIG), name="otter")

@@ -40,6 +40,7 @@ from tests.app.script import algorithm, started
 from tests.app.stored import half_recorded, record, run_events
 from tests.app.walk import Walk, walk
 from tests.experiments.made import CONFIG, finished
+from tests.patience import PATIENCE
 
 
 @pytest.fixture(scope="module")
@@ -274,7 +275,7 @@ async def test_what_an_earlier_workbench_deleted_comes_back_unless_it_left_clean
 async def test_an_active_run_is_not_removed(tmp_path: Path) -> None:
     handle = start_run(tmp_path / "runs.db", CONFIG, name="busy-otter")
     handle.put(started())
-    assert handle.flush(60)
+    assert handle.flush(PATIENCE)
     async with walk(workbench(tmp_path / "runs.db")) as on:
         screen = await ready(on)
         await on.press("x")
@@ -494,6 +495,7 @@ async def test_only_a_view_that_may_write_saves_a_picture(
             assert all("otter" in text for text in pictures)
 
 
+@pytest.mark.slow
 async def test_columns_are_picked_from_settings_and_metrics_and_remembered(store: Path) -> None:
     async with walk(workbench(store), (160, 48)) as on:
         screen = await ready(on)
@@ -520,6 +522,7 @@ async def test_settings_that_differ_among_the_listed_runs_are_columns(tmp_path: 
         await until(on.app, lambda: "learning_rate" not in on.lines[2])
 
 
+@pytest.mark.slow
 def test_the_first_rows_do_not_wait_for_the_settings_that_differ(tmp_path: Path) -> None:
     with closing(StoreReader(sweep_of_rates(tmp_path))) as reader:
         first = state.load_list(reader, RunsView())

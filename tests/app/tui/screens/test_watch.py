@@ -339,6 +339,7 @@ def keys_of(app: Workbench) -> set[str | None]:
     return {active.binding.id for active in app.screen.active_bindings.values()}
 
 
+@pytest.mark.slow
 async def test_a_replay_has_keys_for_speed_and_position_and_none_that_do_nothing(
     tmp_path: Path,
 ) -> None:
@@ -443,6 +444,7 @@ async def test_steps_back_add_up_while_one_is_being_read(tmp_path: Path) -> None
         assert screen.view.past is None
 
 
+@pytest.mark.slow
 async def test_an_answer_of_an_earlier_step_opens_on_rollouts_which_leads_back(
     tmp_path: Path,
 ) -> None:
