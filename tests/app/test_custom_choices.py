@@ -217,6 +217,7 @@ def test_the_inspector_and_the_lab_evaluate_functions_as_the_engine_did(
         assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.slow
 def test_a_closure_is_not_evaluated_elsewhere(world: Path, tmp_path: Path) -> None:
     store = tmp_path / "store.db"
     how = grpo.recipe("dr-grpo", trust=lambda ratio_BT, advantages_BT: ratio_BT * advantages_BT)

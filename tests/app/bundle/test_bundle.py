@@ -99,6 +99,7 @@ def test_a_bundle_comes_back_whole_on_the_other_side(store: Path, tmp_path: Path
         assert [type(e) for e in events] == [type(e) for e in theirs]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("store")
 def test_nothing_in_a_bundle_says_where_and_by_whom_it_was_made(tmp_path: Path) -> None:
     out = tmp_path / "bundle.zip"

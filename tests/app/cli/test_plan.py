@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.models import architectures
 from benchmarks.models import tiny_config as architecture
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.memory import Lengths
@@ -126,8 +125,8 @@ def test_a_plan_has_the_numbers_of_a_run(compute: str, capsys: pytest.CaptureFix
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", architectures())
-def test_each_architecture_is_planned_for_or_refused_in_a_sentence(
+@pytest.mark.parametrize("name", sorted({*FAULTS, "olmo", "dbrx", "mamba", "qwen3"}))
+def test_an_architecture_is_planned_for_or_refused_in_a_sentence(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(architecture(name)))

@@ -49,6 +49,7 @@ def test_in_16_bits_the_correction_is_on_unless_someone_decided(
     assert (recipe.importance_cap, recipe.importance_mode) == (3.0, "sequence_mask")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "cap"), [("float32", None), ("bfloat16", 0.0)])
 def test_without_need_nothing_is_corrected_and_a_decision_is_kept(
     world: Path, tmp_path: Path, dtype: str, cap: float | None
@@ -120,6 +121,7 @@ def test_tokens_that_were_set_and_not_drawn_are_in_no_weight(world: Path, tmp_pa
     assert metrics[f"{RATIO}/mean"] == pytest.approx(statistics.fmean(weights), rel=5e-3)
 
 
+@pytest.mark.slow
 def test_the_off_policy_mask_alone_reads_what_the_sampler_gave(world: Path, tmp_path: Path) -> None:
     # one pass over fresh answers: only the sampler's top_k cut makes answers off-policy
     for top_k, left_out in ((20, True), (0, False)):

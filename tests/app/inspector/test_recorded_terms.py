@@ -190,6 +190,7 @@ def assert_adds_up(told: str, contribution: float) -> None:
     assert eval(scaled.strip()) == pytest.approx(contribution, rel=allowed, abs=allowed_apart), told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", THE_FOUR, ids=lambda changes: next(iter(changes)))
 def test_the_terms_of_a_step_add_up_to_its_loss(
     world: Path, tmp_path: Path, changes: dict[str, Any]

@@ -70,6 +70,7 @@ async def test_runs_writes_its_table_and_a_page_beside_what_is_there(store: Path
         assert "Content-Security-Policy" in page.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 async def test_watch_writes_the_chosen_chart_and_its_numbers(store: Path) -> None:
     pytest.importorskip("matplotlib")
     async with walk(workbench(store)) as on:

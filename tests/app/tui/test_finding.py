@@ -58,6 +58,7 @@ async def everything(app: Workbench) -> tuple[Entry, ...]:
     return (*finding._actions, *finding._entries)
 
 
+@pytest.mark.slow
 async def test_every_metric_is_found_by_its_key_its_title_and_everyday_words(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)):
@@ -68,6 +69,7 @@ async def test_every_metric_is_found_by_its_key_its_title_and_everyday_words(sto
             assert any(key in name for name in names), (key, words)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("word", "names"),
     [

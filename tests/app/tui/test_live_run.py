@@ -162,6 +162,7 @@ async def test_a_run_is_told_of_while_its_settings_are_checked_and_then_on_watch
     assert app.bridge.wait(patience.PATIENCE)
 
 
+@pytest.mark.slow
 async def test_an_engine_that_fails_shows_why_and_what_to_do(world: Path, tmp_path: Path) -> None:
     app = Workbench(tmp_path / "grpo.db")
     # the check before the run tries it on two answers
@@ -180,6 +181,7 @@ async def test_an_engine_that_fails_shows_why_and_what_to_do(world: Path, tmp_pa
     assert app.bridge.wait(patience.PATIENCE)
 
 
+@pytest.mark.slow
 async def test_dialogues_of_the_starter_are_shown_recorded_and_read_back_the_same(
     tmp_path: Path,
 ) -> None:

@@ -33,6 +33,7 @@ from tests.patience import PATIENCE
 OTHER = ControlledRun("", active=False, pausing=False)
 
 
+@pytest.mark.slow
 async def test_runs_steers_the_run_under_the_cursor_in_another_process(tmp_path: Path) -> None:
     store, control = tmp_path / "grpo.db", Control()
     # simulates the other process, which polls for requests to the run
@@ -58,6 +59,7 @@ async def test_runs_steers_the_run_under_the_cursor_in_another_process(tmp_path:
     handle.close()
 
 
+@pytest.mark.slow
 async def test_the_shown_run_is_not_steered_from_another_row(tmp_path: Path) -> None:
     store = tmp_path / "grpo.db"
     record(store, name="calm-otter")
@@ -154,6 +156,7 @@ async def test_what_was_asked_is_on_screen_before_the_engine_answers(
         assert words in frames.text(app)
 
 
+@pytest.mark.slow
 def test_a_clone_in_the_queue_keeps_its_parent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

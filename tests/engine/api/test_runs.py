@@ -145,6 +145,7 @@ def test_a_loop_that_is_left_ends_the_run_and_its_reward_process(world: Path) ->
     until(lambda: threading.active_count() <= before)
 
 
+@pytest.mark.slow
 def test_the_folder_of_an_unrecorded_run_goes_with_it(world: Path, tmp_path: Path) -> None:
     run = train(world, steps=1)
     folder = run.folder

@@ -49,6 +49,7 @@ def pool(
     return client_of(tools, {"": name}, folder, limit)
 
 
+@pytest.mark.slow
 def test_an_async_tool_that_is_late_fails_its_rollout(tmp_path: Path) -> None:
     (tmp_path / "late.py").write_text('''
 import asyncio
@@ -133,6 +134,7 @@ def test_episodes_of_a_lost_process_are_repeated_and_continue_as_if_nothing_had_
     assert found[4][-1].done or "does not repeat its replies" in found[4][-1].error
 
 
+@pytest.mark.slow
 def test_the_limit_that_was_set_is_reported_after_a_process_was_lost(tmp_path: Path) -> None:
     (tmp_path / "hangs.py").write_text("""
 import os, time

@@ -54,6 +54,7 @@ def one_update(
     return first_update(config, folder, given)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_full_tuning_moves_16_bit_weights_as_far_as_float32_ones(
     world: Path, tmp_path: Path, dtype: str
@@ -115,6 +116,7 @@ def test_memory_counts_float32_copies_moments_and_gradients_of_16_bit_weights(
     assert half.optimizer == whole.optimizer + copies
 
 
+@pytest.mark.slow
 def test_an_overflowing_gradient_is_computed_again_with_less_scale(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -123,6 +123,7 @@ def test_exact_answer_ignores_case_spaces_and_a_full_stop() -> None:
     assert one(correctness.exact_answer, "", answer="") is None  # else an empty answer is right
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "answer", "score"),
     [

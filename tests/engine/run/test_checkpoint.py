@@ -147,6 +147,7 @@ def test_an_empty_folder_has_no_checkpoint(tmp_path: Path) -> None:
     assert checkpoint.latest(tmp_path) == (None, [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changed", [False, True])
 def test_a_model_that_changed_between_checkpoints_is_named_on_resume(
     tmp_path: Path, changed: bool

@@ -64,6 +64,7 @@ def test_a_run_whose_reward_fails_is_resumed_after_its_last_step(
     assert [*metrics_of(resumed)] == [3]
 
 
+@pytest.mark.slow
 def test_weights_in_the_middle_of_a_step_are_never_saved(
     unbroken: Unbroken, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,7 @@ def test_a_checkpoint_that_does_not_fit_is_written_later_and_training_is_the_sam
     assert isinstance(seen[-1], RunFinished)
 
 
+@pytest.mark.slow
 def test_the_last_checkpoint_waits_until_there_is_room(world: Path, disk: Path) -> None:
     config = settings(world, steps=2, checkpoint={"every": 1})
     seen: list[Event] = []

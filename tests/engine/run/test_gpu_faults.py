@@ -305,6 +305,7 @@ def test_full_weights_after_a_fault_of_the_optimiser_are_those_of_the_last_check
     assert list(facts(steps)) == list(facts(expected))
 
 
+@pytest.mark.slow
 def test_after_a_fault_in_a_probe_rows_are_still_decoded_together(
     world: Path, inject: Inject, tmp_path: Path
 ) -> None:
@@ -315,6 +316,7 @@ def test_after_a_fault_in_a_probe_rows_are_still_decoded_together(
     assert "one after another" not in notes(events)
 
 
+@pytest.mark.slow
 def test_work_that_the_system_ended_is_given_in_shorter_pieces_when_the_run_is_resumed(
     world: Path, inject: Inject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -331,6 +333,7 @@ def test_work_that_the_system_ended_is_given_in_shorter_pieces_when_the_run_is_r
     assert environment == {"MLX_MAX_OPS_PER_BUFFER": "8", "MLX_MAX_MB_PER_BUFFER": "30"}
 
 
+@pytest.mark.slow
 def test_a_run_that_swaps_takes_a_smaller_plan_which_its_checkpoint_has(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -361,6 +364,7 @@ def test_the_device_is_waited_for_before_anything_of_a_step_is_recorded_or_saved
     assert recorded is None or not any(isinstance(event, recorded) for event in events)
 
 
+@pytest.mark.slow
 def test_a_part_whose_last_buffer_failed_is_computed_again(
     world: Path, inject: Inject, tmp_path: Path
 ) -> None:
@@ -385,6 +389,7 @@ def test_a_run_that_ends_saves_its_last_step_if_the_weights_after_it_are_there(
     assert saved_step(tmp_path)[0] == 1
 
 
+@pytest.mark.slow
 def test_a_fault_while_a_checkpoint_is_written_is_no_full_disk(
     world: Path, inject: Inject, tmp_path: Path
 ) -> None:

@@ -18,6 +18,7 @@ def evaluated(config: Any, folder: Path) -> tuple[list[Event], list[EvaluationFi
     return events, of(EvaluationFinished, events)
 
 
+@pytest.mark.slow
 def test_the_tasks_own_accuracy_is_measured_beside_other_rewards(
     world: Path, tmp_path: Path
 ) -> None:

@@ -253,6 +253,7 @@ def build():
 """
 
 
+@pytest.mark.slow
 def test_too_long_generated_problems_are_counted_and_passed_over(
     world: Path, tmp_path: Path
 ) -> None:

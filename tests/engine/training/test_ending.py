@@ -83,6 +83,7 @@ def test_more_steps_equal_a_run_that_had_them_from_the_start(world: Path, tmp_pa
     assert numbers[0] == numbers[1]
 
 
+@pytest.mark.slow
 def test_more_steps_say_that_a_schedule_jumps(world: Path, tmp_path: Path) -> None:
     changes: dict[str, Any] = {"optimizer": {"schedule": "cosine"}, "checkpoint": {"every": 1}}
     events_of(settings(world, steps=1, **changes), tmp_path)

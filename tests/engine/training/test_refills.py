@@ -52,6 +52,7 @@ def dapo_run(world: Path, folder: Path, functions: list[str], **changes: Any) ->
     return events_of(changed, folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_wrong_answers_of_different_lengths_are_replaced(
     world: Path, tmp_path: Path, case: str

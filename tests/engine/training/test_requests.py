@@ -63,6 +63,7 @@ class Asker:
                 self.control.ask("continue")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["pause", "stop_now", "checkpoint"])
 @pytest.mark.parametrize(
     ("owner", "name"),

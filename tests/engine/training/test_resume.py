@@ -121,6 +121,7 @@ def assert_resumes(config: RunConfig, tmp_path: Path, name: str) -> None:
     assert facts(resumed, 3) == facts(unbroken, 3)
 
 
+@pytest.mark.slow
 def test_dapo_case_does_refill(world: Path, tmp_path: Path) -> None:
     events = events_of(config_of(world, "dapo"), tmp_path)
     refilled = [e.metrics["groups/refilled"] for e in events if isinstance(e, StepFinished)]

@@ -80,6 +80,7 @@ async def test_the_crosshair_reads_every_run_at_the_same_place(store: Path) -> N
     reader.close()
 
 
+@pytest.mark.slow
 async def test_axes_are_steps_tokens_and_wall_time(store: Path) -> None:
     async with walk(workbench(store)) as on:
         screen = await opened(on)
@@ -95,6 +96,7 @@ async def test_axes_are_steps_tokens_and_wall_time(store: Path) -> None:
         assert "smooth .8" in text
 
 
+@pytest.mark.slow
 async def test_another_baseline_turns_the_deltas_round(store: Path) -> None:
     async with walk(workbench(store)) as on:
         screen = await opened(on)
@@ -116,6 +118,7 @@ async def test_another_baseline_turns_the_deltas_round(store: Path) -> None:
 # -- runs of all kinds --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_gaps_missing_metrics_and_early_ends_are_said(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
 
@@ -145,6 +148,7 @@ async def test_gaps_missing_metrics_and_early_ends_are_said(tmp_path: Path) -> N
         assert re.search("■ holes .*–", on.text)
 
 
+@pytest.mark.slow
 async def test_a_live_run_keeps_moving(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     record(path, run_events(steps=6, seed=1), name="done", seed=1)
@@ -171,6 +175,7 @@ async def test_a_live_run_keeps_moving(tmp_path: Path) -> None:
     handle.close()
 
 
+@pytest.mark.slow
 async def test_a_run_that_is_removed_leaves_the_others_their_marks(store: Path) -> None:
     async with walk(workbench(store)) as on:
         screen = await opened(on)

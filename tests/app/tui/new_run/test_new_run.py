@@ -116,6 +116,7 @@ async def test_all_settings_are_listed_by_section_and_the_cursor_stays_in_view(
         assert [row.path for row in screen.view.rows] == main
 
 
+@pytest.mark.slow
 async def test_what_is_wrong_is_said_while_typing_and_nothing_is_launched(store: Path) -> None:
     async with walk(workbench(store), notifications=True) as on:
         screen = await opened(on)

@@ -109,6 +109,7 @@ def test_a_sweep_names_the_command_that_does_the_same() -> None:
     )
 
 
+@pytest.mark.slow
 async def test_a_sweep_is_typed_launched_and_queued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -202,6 +202,7 @@ async def test_a_mended_file_is_tried_again_by_itself_and_by_the_launch(
         await until(on.app, lambda: "into the queue" in on.text)
 
 
+@pytest.mark.slow
 async def test_a_result_of_other_settings_says_nothing_about_those_of_now(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,6 +52,7 @@ def values_of(store: Path, key: str) -> dict[int, float]:
     return dict(zip(series.steps, series.values, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "theme"), LOOKS)
 async def test_a_chart_is_drawn_alone_and_the_others_are_an_arrow_away(
     size: tuple[int, int], theme: str, store: Path

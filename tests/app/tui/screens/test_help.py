@@ -68,6 +68,7 @@ async def test_the_texts_of_help_keep_a_cell_from_the_scroll_bar(tmp_path: Path)
             assert max(map(cell_len, lines), default=0) <= text.content_region.width
 
 
+@pytest.mark.slow
 async def test_slash_on_the_help_finds_help_on_anything(tmp_path: Path) -> None:
     async with walk(workbench(SHORT.events(), tmp_path)) as on:
         await helped(on)
@@ -95,6 +96,7 @@ def place_of(app: Workbench, words: str) -> tuple[int, int]:
     raise AssertionError(frames.text(app))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("theme", list(PALETTES))
 async def test_words_marked_with_the_mouse_can_be_read_in_every_theme(
     theme: str, tmp_path: Path
@@ -116,6 +118,7 @@ async def test_words_marked_with_the_mouse_can_be_read_in_every_theme(
         frames.check(app)
 
 
+@pytest.mark.slow
 async def test_a_panel_asks_for_help_on_what_it_shows_unless_a_question_is_open(
     tmp_path: Path,
 ) -> None:
@@ -135,6 +138,7 @@ async def test_a_panel_asks_for_help_on_what_it_shows_unless_a_question_is_open(
         await on.see("help", "reward")
 
 
+@pytest.mark.slow
 async def test_help_at_an_earlier_step_has_the_value_of_that_step(tmp_path: Path) -> None:
     record(tmp_path / "runs.db", run_events(steps=5), name="otter")
     async with walk(stored(tmp_path / "runs.db")) as on:

@@ -68,6 +68,7 @@ def test_thinking_is_long_from_a_length_on_and_only_before_an_answer() -> None:
     assert thinking(*thought, "a</th", "ink>b", "c") == LONG_THINKING + 1  # that holds the b
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 async def test_an_answer_of_8192_tokens_opens_after_its_thinking(
     size: tuple[int, int], store: Path

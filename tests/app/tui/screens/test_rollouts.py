@@ -352,6 +352,7 @@ async def test_a_search_leaves_the_reader_free_between_slices(
     assert states[-1].counts == {("train", step): 1 for step in (1, *range(10, 20))}
 
 
+@pytest.mark.slow
 async def test_a_search_counts_all_hits_and_goes_through_them_by_step_and_kind(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -414,6 +415,7 @@ async def test_the_prompts_of_the_run_are_listed_by_their_mean(store: Path) -> N
         assert on.screen.mode == "rollouts"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["t", "f", "4", ">"])
 async def test_the_prompts_of_the_run_are_listed_only_beside_the_selected_one(
     key: str, store: Path
@@ -429,6 +431,7 @@ async def test_the_prompts_of_the_run_are_listed_only_beside_the_selected_one(
         assert "of the run" not in on.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keys", "order"), [(("escape",), "worst"), (("s", "r"), "reward"), (("s", "k"), "kl")]
 )
@@ -635,6 +638,7 @@ def test_another_step_keeps_the_prompt_also_where_the_order_is_another(store: Pa
         assert (view.group.step, view.group.index) == (step.step, 1)
 
 
+@pytest.mark.slow
 async def test_without_token_numbers_f_says_so_and_not_that_nothing_was_clipped(
     tmp_path: Path,
 ) -> None:
@@ -677,6 +681,7 @@ async def test_sorting_goes_to_the_furthest_token_of_the_furthest_answer(store: 
         frames.check(on.app)
 
 
+@pytest.mark.slow
 async def test_the_key_of_the_screen_leads_to_the_newest_step(store: Path) -> None:
     async with walk(workbench(store)) as on:
         on.app.post_message(RunOpened("calm-otter"))

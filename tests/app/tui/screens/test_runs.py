@@ -235,6 +235,7 @@ async def test_what_is_archived_or_deleted_is_hidden_and_undo_brings_it_back_und
         assert screen.view.selected.name == "new-fox"
 
 
+@pytest.mark.slow
 async def test_a_deleted_run_is_no_longer_on_watch_nor_on_rollouts(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     record(path, run_events(steps=1), name="otter")
@@ -552,6 +553,7 @@ async def test_the_selected_run_opens_with_the_keys_of_its_screens(
         await on.until(lambda: "otter-1" in on.text)
 
 
+@pytest.mark.slow
 async def test_the_key_of_rollouts_opens_the_run_under_the_cursor_after_another(
     store: Path,
 ) -> None:

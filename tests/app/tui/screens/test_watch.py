@@ -428,6 +428,7 @@ def stored_run(tmp_path: Path) -> Workbench:
     return Workbench(path, feed=feed, mode="watch")
 
 
+@pytest.mark.slow
 async def test_steps_back_add_up_while_one_is_being_read(tmp_path: Path) -> None:
     async with walk(stored_run(tmp_path)) as on:
         screen = on.screen
