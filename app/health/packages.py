@@ -12,6 +12,7 @@ OPTIONAL: Final = (
     ("datasets", "hub", "data sets from a hub"),
     ("matplotlib", "plots", "figures for papers"),
     ("wandb", "trackers", "live logs and exports to Weights & Biases"),
+    ("tinker", "remote", "training with weights on a server"),
     ("trackio", "trackers", "live logs to trackio; exports need no package"),
 )
 

@@ -41,7 +41,7 @@ class Connection:
     """Which server holds the weights, and the adapter that it trains."""
 
     url: str  # `tinker` for the hosted service
-    model: str  # the server's name of the base model
+    model: str  # the server's name of the base model; empty for its only one
     rank: int
     seed: int
     key: str = field(default="", repr=False)

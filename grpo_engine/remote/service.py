@@ -16,6 +16,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
@@ -46,6 +47,7 @@ HOSTED: Final = "tinker"  # the `url` of the hosted service
 NO_KEY: Final = "tml-dummy"  # the SDK asks for a key, and these servers for none
 HOSTED_KEY: Final = "TINKER_API_KEY"
 SKYRL: Final = "Tinker API Mock"  # what its server calls itself
+FITS_SKYRL: Final = ("0", "25")
 CLOSE_LIMIT: Final = 2.0  # seconds
 CONNECT_LIMIT: Final = 10.0  # seconds for the first answer of a server
 NOT_READ: Final = ("optimizer.max_grad_norm",)  # by SkyRL
@@ -94,10 +96,11 @@ def connect(connection: Connection) -> "Future[Service]":
 def _connected(connection: Connection) -> "TinkerService":
     url, key = _address(connection), _key(connection)
     server = "Tinker" if url is None else _greeting(url)
-    client = _Client(url, key)
+    client = _Client(url, key, server)
     try:
-        capabilities = client.run("connect", functools.partial(_learn, client, connection, server))
-        return TinkerService(connection, client, capabilities.result())
+        learn = functools.partial(_learn, client, connection, server)
+        model, capabilities = client.run("connect", learn).result()
+        return TinkerService(replace(connection, model=model), client, capabilities)
     except BaseException:
         client.close()
         raise
@@ -185,8 +188,9 @@ def _greeting(url: str) -> str:
 class _Client:
     """The SDK's clients of one server, and calls on the SDK's thread."""
 
-    def __init__(self, url: str | None, key: str) -> None:
+    def __init__(self, url: str | None, key: str, server: str) -> None:
         self._key = key
+        self._advice = _advice(server, importlib.metadata.version(PACKAGE))
         self._opened = transport.Opened()
         self.url = url or HOSTED
         transport.OPENED.set(self._opened)
@@ -266,7 +270,18 @@ class _Client:
             return ServiceUnavailableError(problem)
         if status in (404, 410) and name not in BY_PATH:
             return ServiceOutcomeUnknownError(f"{problem}; the server has forgotten this session")
-        return ServiceRefusedError(problem)
+        return ServiceRefusedError(problem + self._advice)
+
+
+def _advice(server: str, version: str) -> str:
+    """What to try when a server refuses, where the SDK may not fit."""
+    if server != "SkyRL" or version.split(".")[:2] == list(FITS_SKYRL):
+        return ""
+    wanted = ".".join(FITS_SKYRL)
+    return (
+        f"; SkyRL 0.4 goes with {PACKAGE} {wanted}, and {version} is installed: pip install "
+        f"'{PACKAGE}=={wanted}.*'"
+    )
 
 
 def _detail(error: Any) -> str:
@@ -309,7 +324,7 @@ class TinkerService:
         self._base: Any = None  # an adapter that is never trained, so equal to the base model
         self._sampler: Any = None
         self._sampler_path = ""
-        self._syncs = 0
+        self._syncs = self._saves = 0
 
     def begin(self) -> Future[None]:
         return self._client.run("begin", self._begin)
@@ -409,6 +424,9 @@ class TinkerService:
 
     async def _save(self, name: str) -> str:
         """SkyRL gives only weights for samplers away, so both kinds are saved."""
+        # A save that failed may have left its name behind, which servers take only once.
+        self._saves += 1
+        name = f"{name}-{self._saves}"
         path = str((await self._client.ask(self._training, "save_state", name)).path)
         await self._save_sampler(name)
         return path
@@ -554,8 +572,8 @@ async def _step(client: _Client, training: Any, adam: Adam) -> float | None:
     )
 
 
-async def _learn(client: _Client, connection: Connection, server: str) -> Capabilities:
-    """What the server can, from its answers and from an adapter that is thrown away."""
+async def _learn(client: _Client, connection: Connection, server: str) -> tuple[str, Capabilities]:
+    """The model, and what the server can: from its answers, and from an adapter thrown away."""
     owner = client.rest if hasattr(client.rest, "get_server_capabilities") else client.service
     answer = await client.ask(owner, "get_server_capabilities")
     models = {
@@ -563,6 +581,8 @@ async def _learn(client: _Client, connection: Connection, server: str) -> Capabi
         for model in answer.supported_models
         if model.model_name
     }
+    if not connection.model and len(models) == 1:
+        connection = replace(connection, model=next(iter(models)))
     if connection.model not in models:
         raise ServiceRefusedError(
             f"it has no model {quoted(connection.model)}; set remote.model to one of "
@@ -577,7 +597,7 @@ async def _learn(client: _Client, connection: Connection, server: str) -> Capabi
     if server == "SkyRL":
         # Only its JAX back end sends no metrics with gradients.
         ignores = (*NOT_READ, *NOT_READ_BY_TORCH) if metrics else NOT_READ
-    return Capabilities(
+    return connection.model, Capabilities(
         models=tuple(models),
         context=models[connection.model],
         scale=scale,

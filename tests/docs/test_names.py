@@ -24,6 +24,7 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 OUTSIDE = {
     "other libraries": "distributed_config jaccl libgfortran logdir nccl pycosat tensorboardX "
     "WAL_READ_LOCK",
+    "SkyRL": "megatron placement policy_num_nodes",
     "the system": "Application Library Support pgdn pgup",
     "TRL, and left out here": "aux_loss",
     "the ends of several names": "_clip_min _k_neg _lambda_neg _lambda_pos _terminated_length",

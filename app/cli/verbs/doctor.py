@@ -1,7 +1,7 @@
-"""`grpo-tui doctor`: report this machine's capabilities and speed, and remedies for problems."""
+"""`grpo-tui doctor`: report what this machine or a server can, its speed, and remedies."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Annotated, Final
 
 import typer
 
@@ -27,22 +27,28 @@ MARKS: Final = {
 IN_ASCII: Final = str.maketrans("✓✗→", " X>")
 
 
-def doctor(as_json: Json = False) -> None:
+def doctor(
+    as_json: Json = False,
+    remote: Annotated[
+        str, typer.Option(help="A server of the Tinker API to look at, in place of this machine.")
+    ] = "",
+    model: Annotated[str, typer.Option(help="The server's name of the model.")] = "",
+    key_env: Annotated[str, typer.Option(help="Name of the variable with its key.")] = "",
+    insecure: Annotated[bool, typer.Option(help="Allow http:// to another machine.")] = False,
+) -> None:
     """Say what this machine has and lacks, and measure how fast it multiplies.
 
-    Exit status 1 where something would stop a run.
+    With --remote say what a server can that would train instead, and measure it with an adapter
+    that is thrown away. Exit status 1 where something would stop a run.
 
-    Example: grpo-tui doctor --json
+    Example: grpo-tui doctor --remote http://localhost:8000
     """
-    from grpo_tui.app.health import machine, mlx, packages, store, terminal
+    if remote:
+        from grpo_tui.app.health import server
 
-    areas = {
-        "Machine": machine.checks(),
-        "MLX": mlx.checks(),
-        "Terminal": terminal.checks(),
-        "Store": store.checks(),
-        "Optional": packages.checks(),
-    }
+        areas = {"Server": server.checks(remote, model, key_env, insecure=insecure)}
+    else:
+        areas = _of_this_machine()
     results = [(area, check) for area, checks in areas.items() for check in checks]
     stops = [check.name for _, check in results if check.stops]
     warnings = sum(check.level == "warning" for _, check in results)
@@ -65,6 +71,18 @@ def doctor(as_json: Json = False) -> None:
         print(text if writes_unicode() else text.translate(IN_ASCII))
     if stops:
         raise typer.Exit(exit_codes.FAILED)
+
+
+def _of_this_machine() -> dict[str, list[Check]]:
+    from grpo_tui.app.health import machine, mlx, packages, store, terminal
+
+    return {
+        "Machine": machine.checks(),
+        "MLX": mlx.checks(),
+        "Terminal": terminal.checks(),
+        "Store": store.checks(),
+        "Optional": packages.checks(),
+    }
 
 
 def block(area: str, checks: Sequence[Check], width: int) -> list[str]:

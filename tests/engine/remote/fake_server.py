@@ -42,6 +42,7 @@ class FakeServer:
         self.models: dict[str, int] = {}  # rank by name
         self.tokens = [7, 8, 2]
         self.logprobs: Sequence[float] | None = None
+        self.sampled_gap = 0.0  # nats, from what the trainer says
         self.archive = b""
         self.archive_url = ""
         self.free = threading.Event()  # results with samples wait for it
@@ -194,13 +195,13 @@ class FakeServer:
 
     def _asample(self, request: Any) -> Answer:
         answer = pb.SampleResponse()
-        logprobs = np.array(self._logprobs_of(len(self.tokens)), np.float32)
+        logprobs = np.array(self._logprobs_of(len(self.tokens)), np.float32) - self.sampled_gap
         for _ in range(request["num_samples"]):
             answer.sequences.append(
                 pb.SampledSequence(
                     stop_reason=pb.STOP_REASON_STOP,
                     tokens=np.array(self.tokens, np.int32).tobytes(),
-                    logprobs=logprobs.tobytes(),
+                    logprobs=logprobs.astype(np.float32).tobytes(),
                 )
             )
         return self._future("asample", answer.SerializeToString())

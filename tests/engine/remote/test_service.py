@@ -52,7 +52,7 @@ ADAM = Adam(learning_rate=0.1, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.01, m
 def shared() -> Iterator[tuple[FakeServer, Any]]:
     """A server and the SDK's clients of it, which take half a second to make."""
     with serving() as server:
-        client = remote._Client(server.url, remote.NO_KEY)
+        client = remote._Client(server.url, remote.NO_KEY, "SkyRL")
         yield server, client
         client.close()
 
@@ -171,7 +171,7 @@ def test_a_saved_state_is_restored_into_a_new_adapter_and_deleted(
     fake.archive = archive(("adapter_config.json", b"{}"), ("adapter_model.safetensors", b"12"))
     path = service.save("step-3").result(WAIT)
     (first,) = fake.models
-    assert path == f"tinker://{first}/weights/step-3"
+    assert path == f"tinker://{first}/weights/step-3-1"
     service.restore(path).result(WAIT)
     assert fake.loaded == [path]
     assert first not in fake.models
@@ -179,7 +179,7 @@ def test_a_saved_state_is_restored_into_a_new_adapter_and_deleted(
     assert (tmp_path / "adapter_model.safetensors").read_bytes() == b"12"
     service.delete(path).result(WAIT)
     kinds = [name.split("/")[-2:] for name in fake.deleted]
-    assert kinds == [["weights", "step-3"], ["sampler_weights", "step-3"]]
+    assert kinds == [["weights", "step-3-1"], ["sampler_weights", "step-3-1"]]
 
 
 @pytest.mark.parametrize("fault", [429, 500, 503, "drop", "half"])
@@ -233,6 +233,12 @@ def test_a_full_pool_of_adapters_is_refused_in_the_server_s_words(fake: FakeServ
         fake.refusals["create_model"] = "Maximum number of LoRA adapters (8) reached"
         with pytest.raises(ServiceRefusedError, match=r"begin: .*adapters \(8\) reached"):
             service.begin().result(WAIT)
+
+
+def test_a_refusal_names_the_sdk_s_version_where_it_may_be_the_cause() -> None:
+    assert remote._advice("SkyRL", "0.25.3") == ""
+    assert remote._advice("Tinker", "0.38.0") == ""
+    assert "pip install 'tinker==0.25.*'" in remote._advice("SkyRL", "0.38.0")
 
 
 def test_a_refused_connection_is_said_at_once() -> None:
