@@ -47,6 +47,7 @@ HOSTED: Final = "tinker"  # the `url` of the hosted service
 NO_KEY: Final = "tml-dummy"  # the SDK asks for a key, and these servers for none
 HOSTED_KEY: Final = "TINKER_API_KEY"
 SKYRL: Final = "Tinker API Mock"  # what its server calls itself
+LOST: Final = "not loaded"  # what SkyRL says of an adapter after a restart, with status 400
 FITS_SKYRL: Final = ("0", "25")
 CLOSE_LIMIT: Final = 2.0  # seconds
 CONNECT_LIMIT: Final = 10.0  # seconds for the first answer of a server
@@ -268,7 +269,7 @@ class _Client:
         may_pass = status == 429 or status >= 500 or isinstance(error, ServiceUnavailableError)
         if may_pass or (not status and isinstance(cause, tinker.APIConnectionError)):
             return ServiceUnavailableError(problem)
-        if status in (404, 410) and name not in BY_PATH:
+        if (status in (404, 410) or LOST in text) and name not in BY_PATH:
             return ServiceOutcomeUnknownError(f"{problem}; the server has forgotten this session")
         return ServiceRefusedError(problem + self._advice)
 

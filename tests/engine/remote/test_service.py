@@ -223,6 +223,9 @@ def test_a_server_that_forgot_the_session_says_so(fake: FakeServer, service: Ser
     fake.faults["asample"] = [404]
     with pytest.raises(ServiceOutcomeUnknownError, match="has forgotten"):
         service.sample(PROMPT).result(WAIT)
+    fake.refusals["asample"] = "Model model_1 not loaded (likely stale request)"
+    with pytest.raises(ServiceOutcomeUnknownError, match="has forgotten"):
+        service.sample(PROMPT).result(WAIT)
     fake.faults["weights_info"] = [404]
     with pytest.raises(ServiceRefusedError, match="restore: planned"):
         service.restore("tinker://gone/weights/step-1").result(WAIT)
