@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import cache
 from itertools import count
+from math import isnan
 from typing import Any
 
 from sqlalchemy import Insert, Table, Update, bindparam, func, select
@@ -330,7 +331,9 @@ class RunWriter(StoreFile):
                 totals |= of_event(RUN, item.event)
         if totals.get("tokens", 0) is None:
             self.update_run(tokens=totals.pop("tokens"))
-        new = {f"new_{name}": value or 0 for name, value in totals.items()}
+        # An import has no time of training where its trainer wrote none.
+        known = {name: value for name, value in totals.items() if value and not isnan(value)}
+        new = {f"new_{name}": known.get(name, 0) for name in totals}
         self.sql.execute(_increase(tuple(totals)), {"run": self.run, **new})
 
 

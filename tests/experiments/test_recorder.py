@@ -1,5 +1,6 @@
 """Record first, show second: transactions, facts, attempts, status, the board, requests."""
 
+import math
 import sqlite3
 import time
 from collections.abc import Sequence
@@ -363,3 +364,18 @@ def test_rows_made_ready_before_another_recorder_wrote_get_ids_of_their_own(
                     ["yes", "no"],
                     ["yes", "no"],
                 ]
+
+
+def test_a_step_without_a_time_of_training_is_stored(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    recorder = start_run(path, CONFIG)
+    put_all(
+        recorder,
+        started(),
+        ev.StepFinished(step=1, metrics={}, tokens=0, elapsed=2.5),
+        ev.StepFinished(step=2, metrics={}, tokens=0, elapsed=math.nan),
+    )
+    assert recorder.close()
+    with StoreReader(path) as reader:
+        run = reader.resolve("@last")
+    assert (run.step, run.elapsed) == (2, 2.5)
