@@ -7,7 +7,7 @@ A file is looked for beside the one that names it. What several files build on c
 comes first.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,18 +41,19 @@ def preset_layer(name: str) -> Layer:
 def file_layers(file: Path, run_settings: RunSettings) -> tuple[Layer, ...]:
     """The layers of a settings file: what it builds on, then the file."""
     layers = dict[str, Layer]()
-    for key, layer in _layers(file, (), run_settings):
-        layers.setdefault(key, layer)
+    _add_layers(layers, file, (), run_settings)
     return tuple(layers.values())
 
 
-def _layers(
-    file: Path, chain: tuple[Path, ...], run_settings: RunSettings
-) -> Iterator[tuple[str, Layer]]:
-    """The layers of a file with their keys; `chain` are the files that lead to it."""
+def _add_layers(
+    layers: dict[str, Layer], file: Path, chain: tuple[Path, ...], run_settings: RunSettings
+) -> None:
+    """Add the layers of a file that are not there yet; `chain` are the files that lead to it."""
     key, way = file.expanduser().resolve(), (*chain, file)
     if key in {earlier.expanduser().resolve() for earlier in chain}:
         raise ConfigError(f"{_names(way)}: a file cannot build on itself; remove one `extends`")
+    if str(key) in layers:
+        return
     if len(way) > DEEPEST:
         raise ConfigError(f"{_names(way)}: more than {DEEPEST} files build on each other")
     try:
@@ -60,18 +61,20 @@ def _layers(
     except ConfigError as error:
         raise ConfigError(f"{_names(chain)}: {error}") if chain else error from None
     for base in _bases(tree.pop(EXTENDS, None), way):
+        if base in layers:
+            continue
         if base.startswith(RUN):
-            yield base, _run_layer(base.removeprefix(RUN).strip(), run_settings)
+            layers[base] = _run_layer(base.removeprefix(RUN).strip(), run_settings)
         elif base in names():
-            yield base, preset_layer(base)
+            layers[base] = preset_layer(base)
         elif (path := file.parent / Path(base).expanduser()).exists() or path.suffix:
-            yield from _layers(path, way, run_settings)
+            _add_layers(layers, path, way, run_settings)
         else:
             raise ConfigError(
                 f"{_names(way)}: there is no file or preset {quoted(base)}"
                 f"{nearest(base, names())}; write {RUN}NAME to build on a run"
             )
-    yield str(key), Layer(source=str(file), tree=tree, chain=_names(way))
+    layers[str(key)] = Layer(source=str(file), tree=tree, chain=_names(way))
 
 
 def _run_layer(name: str, run_settings: RunSettings) -> Layer:

@@ -1,12 +1,13 @@
 """Files of settings that build on others."""
 
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from grpo_engine.config.parse import build, parse_sets
+from grpo_engine.config.parse import build, parse_sets, read_yaml
 from grpo_engine.consent import UntrustedError
 from grpo_engine.errors import ConfigError
 from grpo_engine.extends import DEEPEST, Layer, combined, config_of, file_layers, sources
@@ -135,3 +136,23 @@ def test_a_chain_of_files_has_an_end() -> None:
 def test_a_file_that_extends_nothing_is_as_before() -> None:
     (layer,) = layers(mine="steps: 3")
     assert config_of((layer,)) == build({"steps": 3})
+
+
+def test_a_file_that_many_name_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"{number}.yaml" for number in range(24)]  # 2^24 ways lead to the last one
+    for name, base in pairwise(names):
+        (tmp_path / name).write_text(f"extends: [{base}, {base}]")
+    (tmp_path / names[-1]).write_text("seed: 7")
+    read: list[str] = []
+
+    def counted(file: Path) -> dict[str, Any]:
+        read.append(file.name)
+        assert len(read) <= len(names)
+        return read_yaml(file)
+
+    monkeypatch.setattr("grpo_engine.extends.read_yaml", counted)
+    layers = file_layers(tmp_path / names[0], lambda _: {})
+    assert config_of(layers).seed == 7
+    assert read == names
