@@ -157,6 +157,16 @@ def parsed(line: bytes) -> Any:
         raise ValueError("it is nested too deep") from None
 
 
+def mapping(value: Any) -> dict[str, Any]:
+    """An object; empty for anything else."""
+    return value if isinstance(value, dict) else {}
+
+
+def as_text(value: Any) -> str:
+    """A value as a text; empty for none."""
+    return "" if value is None else str(value)
+
+
 def finite(value: Any) -> float | None:
     """A number that is finite; None for anything else."""
     usable = isinstance(value, int | float) and abs(value) < 2**63 and math.isfinite(value)

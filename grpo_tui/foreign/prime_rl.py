@@ -9,15 +9,25 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from grpo_engine.events import Finish, Origin, Span
 from grpo_engine.frozen import frozen
 from grpo_tui import record
-from grpo_tui.foreign.files import LARGEST_STEP, Folder, Row, finite, first_row, rows
+from grpo_tui.foreign.files import (
+    LARGEST_STEP,
+    Folder,
+    Row,
+    as_text,
+    finite,
+    first_row,
+    mapping,
+    rows,
+)
 from grpo_tui.foreign.messages import answer_of, prompt_of, text_of
-from grpo_tui.foreign.reader import Format, Reader, Step, evaluation_of
+from grpo_tui.foreign.reader import Format, Reader, Step, by_prompt, evaluation_of
 from grpo_tui.foreign.streams import SEALED, Position, Stream
 
 MONITOR: Final = "monitors/file"
@@ -120,14 +130,14 @@ class PrimeReader(Reader):
     def _annotate(self, position: Position, row: Row) -> None:
         uid = row.text("trace_id")
         self._notes[uid].append(position)
-        shipped = _dict(_dict(row.values.get("info")).get("ship")).get("step")
+        shipped = mapping(mapping(row.values.get("info")).get("ship")).get("step")
         if type(shipped) is int and 0 < shipped <= LARGEST_STEP:
             self._shipped[shipped][uid] = None
         if any("trainer_logprobs" in branch for branch in _dicts(row.values.get("branches"))):
             self._annotated.add(uid)
 
     def _arrive(self, position: Position, row: Row) -> None:
-        work = _dict(_dict(row.values.get("run")).get("work"))
+        work = mapping(mapping(row.values.get("run")).get("work"))
         step = work.get("step")
         if work.get("type") == "eval" and type(step) is int and 0 <= step <= LARGEST_STEP:
             self._held_out[step].append(position)
@@ -171,9 +181,9 @@ class Trace:
     @property
     def group(self) -> tuple[str, str]:
         """What the answers to one prompt share."""
-        task = _dict(self.values.get("task")) or _dict(self.episode.get("task"))
-        group = _dict(self.episode.get("group")).get("id", task.get("key") or task.get("hash"))
-        return str(group), str(_dict(self.values.get("agent")).get("name", ""))
+        task = mapping(self.values.get("task")) or mapping(self.episode.get("task"))
+        group = mapping(self.episode.get("group")).get("id", task.get("key") or task.get("hash"))
+        return str(group), str(mapping(self.values.get("agent")).get("name", ""))
 
     @property
     def nodes(self) -> tuple[int, list[Mapping[str, Any]]]:
@@ -189,7 +199,7 @@ class Trace:
         return sum(index not in parents for index in range(len(nodes))) - 1, path[::-1]
 
     def prompt(self) -> record.Prompt:
-        messages = [_dict(node.get("message")) for node in self._split()[0]]
+        messages = [mapping(node.get("message")) for node in self._split()[0]]
         return prompt_of(messages)
 
     def _split(self) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
@@ -201,13 +211,13 @@ class Trace:
     def rollout(self) -> record.Rollout:
         info: dict[str, Any] = {}
         for item in (self.values, *self.notes):
-            info |= _dict(item.get("info"))
-        messages = [_dict(node.get("message")) for node in self._split()[1]]
+            info |= mapping(item.get("info"))
+        messages = [mapping(node.get("message")) for node in self._split()[1]]
         text, spans = answer_of(messages)
-        scores = {name: _dict(v) for name, v in _dict(self.values.get("rewards")).items()}
+        scores = {name: mapping(v) for name, v in mapping(self.values.get("rewards")).items()}
         weights = {name: finite(score.get("weight", 1.0)) for name, score in scores.items()}
         rewards = {name: finite(score.get("score")) for name, score in scores.items()}
-        metrics = {name: finite(v) for name, v in _dict(self.values.get("metrics")).items()}
+        metrics = {name: finite(v) for name, v in mapping(self.values.get("metrics")).items()}
         return record.rollout(
             text,
             rewards=metrics | rewards,
@@ -277,7 +287,7 @@ class Trace:
         for node in self._split()[1]:
             mask = [bool(value) for value in _list(node.get("mask"))]
             before = mask.index(True) if True in mask else len(mask)
-            chars = len(text_of(_dict(node.get("message"))))
+            chars = len(text_of(mapping(node.get("message"))))
             by_model = bool(node.get("sampled"))
             parts.append((False, before, 0 if by_model else chars))
             parts.append((True, len(mask) - before, chars if by_model else 0))
@@ -304,37 +314,30 @@ def traces_of(episodes: Iterable[Row]) -> Iterator[Trace]:
     """The traces of agents that are trained."""
     for row in episodes:
         for trace in _dicts(row.values.get("traces")):
-            if _dict(trace.get("agent")).get("trainable", True):
+            if mapping(trace.get("agent")).get("trainable", True):
                 yield Trace(episode=row.values, values=trace)
 
 
 def groups_of(
     traces: Sequence[Trace], origin: Origin, sampling: Mapping[str, float] | None = None
 ) -> list[record.Group]:
-    groups: dict[tuple[str, str], list[Trace]] = defaultdict(list)
-    for trace in traces:
-        groups[trace.group].append(trace)
-    return [_group(items, origin, sampling) for items in groups.values()]
+    groups = by_prompt(traces, attrgetter("group"))
+    return [_group(items, origin, sampling) for items in groups]
 
 
 def _group(
     items: Sequence[Trace], origin: Origin, sampling: Mapping[str, float] | None
 ) -> record.Group:
-    task = _dict(items[0].values.get("task"))
-    answer = _dict(task.get("data")).get("answer")
+    task = mapping(items[0].values.get("task"))
     return record.group(
         items[0].prompt(),
         [item.rollout() for item in items],
-        target="" if answer is None else str(answer),
+        target=as_text(mapping(task.get("data")).get("answer")),
         key=str(task.get("key") or task.get("hash") or ""),
         origin=origin,
         prompt_ids=items[0].prompt_ids(),
         sampling=sampling,
     )
-
-
-def _dict(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _list(value: Any) -> list[Any]:

@@ -1,17 +1,20 @@
 """What a format of another trainer gives: its finished steps, and what they lack."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 
 from grpo_engine import events as ev
 from grpo_engine.frozen import frozen
 from grpo_tui import record
 from grpo_tui.foreign.files import Folder
+
+T = TypeVar("T")
 
 # What may be recorded of tokens; a format has mostly one answer to why it is missing.
 OF_TOKENS: Final = (
@@ -120,6 +123,14 @@ def _problem(group: ev.Group) -> ev.EvaluationSample:
         samples=len(group.rollouts),
         rewards={name: fmean(values) for name, values in scores.items()},
     )
+
+
+def by_prompt(rows: Iterable[T], prompt: Callable[[T], Any]) -> list[list[T]]:
+    """The rows of each prompt, which may come in between those of others."""
+    groups: dict[Any, list[T]] = defaultdict(list)
+    for row in rows:
+        groups[prompt(row)].append(row)
+    return list(groups.values())
 
 
 def in_groups(rows: Sequence[Any], prompt: Callable[[Any], Any]) -> list[list[Any]]:

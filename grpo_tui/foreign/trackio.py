@@ -11,6 +11,7 @@ import typing
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -23,9 +24,17 @@ from grpo_engine.frozen import frozen
 from grpo_tui import record
 from grpo_tui.experiments.db.connection import open_foreign
 from grpo_tui.experiments.errors import ImportRefusedError, StoreError
-from grpo_tui.foreign.files import AGAIN, LARGEST_STEP, Folder, finite, parsed
+from grpo_tui.foreign.files import AGAIN, LARGEST_STEP, Folder, as_text, finite, parsed
 from grpo_tui.foreign.messages import Message, answer_of, split
-from grpo_tui.foreign.reader import OF_TOKENS, Evaluation, Format, Reader, Step, evaluation_of
+from grpo_tui.foreign.reader import (
+    OF_TOKENS,
+    Evaluation,
+    Format,
+    Reader,
+    Step,
+    by_prompt,
+    evaluation_of,
+)
 
 COLUMNS: Final[Mapping[str, set[str]]] = {
     "metrics": {"id", "run_name", "step", "metrics"},
@@ -196,20 +205,17 @@ class Answer:
 
 
 def in_groups(answers: Iterator[Answer]) -> list[record.Group]:
-    """The answers by prompt; those of a group may come in between those of another."""
-    groups: dict[str, list[Answer]] = defaultdict(list)
-    for answer in answers:
-        groups[answer.group].append(answer)
+    """The answers by prompt."""
     return [
         record.group(
             split(items[0].messages)[0],
             [item.rollout() for item in items],
-            target=_text(items[0].values.get("target")),
-            key=_text(items[0].values.get("example_key")),
+            target=as_text(items[0].values.get("target")),
+            key=as_text(items[0].values.get("example_key")),
             origin=origin_of(items[0].key),
             sampling=items[0].sampling,
         )
-        for items in groups.values()
+        for items in by_prompt(answers, attrgetter("group"))
     ]
 
 
@@ -325,10 +331,6 @@ def _step(value: Any, at: str) -> int:
     raise ImportRefusedError(
         f"{at}: step must be a whole number below {LARGEST_STEP:,}, got {quoted(value)}; {AGAIN}"
     )
-
-
-def _text(value: Any) -> str:
-    return "" if value is None else str(value)
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:

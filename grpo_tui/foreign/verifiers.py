@@ -12,10 +12,20 @@ from typing import Any, ClassVar, Final
 from grpo_engine.events import Finish
 from grpo_tui import record
 from grpo_tui.experiments.errors import ImportRefusedError
-from grpo_tui.foreign.files import AGAIN, Folder, Row, finite, first_row, parsed, rows
+from grpo_tui.foreign.files import (
+    AGAIN,
+    Folder,
+    Row,
+    as_text,
+    finite,
+    first_row,
+    mapping,
+    parsed,
+    rows,
+)
 from grpo_tui.foreign.messages import Message, answer_of, prompt_of
 from grpo_tui.foreign.prime_rl import groups_of, traces_of
-from grpo_tui.foreign.reader import OF_TOKENS, Format, Reader, Step, evaluation_of
+from grpo_tui.foreign.reader import OF_TOKENS, Format, Reader, Step, by_prompt, evaluation_of
 
 EPISODES: Final = "traces.jsonl"
 ROWS: Final = "results.jsonl"
@@ -47,7 +57,7 @@ class VerifiersReader(Reader):
         super().__init__(folder.path, file.parent.name)
         self.file = file
         self._config = _config(folder)
-        sampling = _dict(self._config.get("sampling", self._config.get("sampling_args")))
+        sampling = mapping(self._config.get("sampling", self._config.get("sampling_args")))
         temperature = finite(sampling.get("temperature"))
         self._sampling = {} if temperature is None else {"temperature": temperature}
         model = self._config.get("model")
@@ -72,19 +82,21 @@ class VerifiersReader(Reader):
         return Step(groups=groups, evaluations=[held_out])
 
     def _groups(self, items: Sequence[Row]) -> list[record.Group]:
-        by_example: dict[str, list[Row]] = {}
-        for row in items:
-            by_example.setdefault(str(row.values.get("example_id")), []).append(row)
+        environment = as_text(self._config.get("env_id"))
+
+        def example(row: Row) -> str:
+            return f"{environment} {row.values.get('example_id')}".strip()
+
         return [
             record.group(
                 _prompt(same[0]),
                 [_rollout(row) for row in same],
-                target=_text(same[0].values.get("answer")),
-                key=f"{_text(self._config.get('env_id'))} {example}".strip(),
+                target=as_text(same[0].values.get("answer")),
+                key=example(same[0]),
                 origin="eval",
                 sampling=self._sampling,
             )
-            for example, same in by_example.items()
+            for same in by_prompt(items, example)
         ]
 
 
@@ -92,8 +104,8 @@ def _rollout(row: Row) -> record.Rollout:
     completion = row.values.get("completion")
     chat = None if isinstance(completion, str) else _messages(row, "completion")
     text, spans = (str(completion), ()) if chat is None else answer_of(chat)
-    scores = {name: finite(value) for name, value in _dict(row.values.get("metrics")).items()}
-    counted = finite(_dict(row.values.get("token_usage")).get("output_tokens"))
+    scores = {name: finite(value) for name, value in mapping(row.values.get("metrics")).items()}
+    counted = finite(mapping(row.values.get("token_usage")).get("output_tokens"))
     finish = FINISHES.get(str(row.values.get("stop_condition")), "")
     return record.rollout(
         text,
@@ -128,18 +140,10 @@ def _config(folder: Folder) -> dict[str, Any]:
         try:
             with path.open("rb") as file:
                 data = file.read(LARGEST_SETTINGS)
-            return _dict(parsed(data))
+            return mapping(parsed(data))
         except (OSError, ValueError) as error:
             raise ImportRefusedError(f"{path} cannot be read: {error}; {AGAIN}") from error
     return {}
-
-
-def _dict(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _text(value: Any) -> str:
-    return "" if value is None else str(value)
 
 
 def open_evaluation(folder: Folder) -> Sequence[VerifiersReader]:

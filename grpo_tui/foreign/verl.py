@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from grpo_tui import record
-from grpo_tui.foreign.files import Folder, Row, UnfinishedError, first_row, rows
+from grpo_tui.foreign.files import Folder, Row, UnfinishedError, as_text, first_row, rows
 from grpo_tui.foreign.reader import OF_TOKENS, Format, Reader, Step, in_groups
 
 FILE: Final = re.compile(r"(\d{1,8})\.jsonl")
@@ -49,14 +49,13 @@ def _problem(row: Row) -> tuple[str, str]:
 
 
 def _group(items: Sequence[Row]) -> record.Group:
-    target = items[0].values.get("gts")
     return record.group(
         items[0].text("input"),
         [
             record.rollout(row.text("output"), rewards=row.rest(FIELDS), reward=row.number("score"))
             for row in items
         ],
-        target="" if target is None else str(target),
+        target=as_text(items[0].values.get("gts")),
     )
 
 
