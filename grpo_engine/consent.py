@@ -48,6 +48,7 @@ LIMIT: Final = 256 << 20  # bytes of a file that is digested as a whole
 PIECES, PIECE = 64, 1 << 16  # number and bytes of the pieces of a larger file
 LONGEST: Final = 2_000  # characters of an item on a screen
 AGENT, TASKSET = "agent:", "verifiers:"
+SERVER, REMOTE_SERVER = "mcp:", "mcp+"
 VARYING = ("name", "seed", "steps")  # settings in which a run and its clone may differ
 READ = ("model", "teacher", "optimizer", "rewards", "task", "record", "sandbox")
 
@@ -300,13 +301,16 @@ def _task(task: TaskConfig, at: str) -> Iterator[TrustItem]:
     else:
         yield _data(f"{at}.name", task.name)
     for tool in task.tools:
-        yield from _code(tool, f"{at}.tools", "environments")
+        if tool.startswith(SERVER):
+            yield _program(f"{at}.tools", tool.removeprefix(SERVER))
+        elif tool.startswith(REMOTE_SERVER):
+            url = tool.removeprefix(REMOTE_SERVER)
+            yield TrustItem("contact", f"{at}.tools", f"the MCP server at {url}")
+        else:
+            yield from _code(tool, f"{at}.tools", "environments")
     for name in filter(None, task.environments.values()):
         if name.startswith(AGENT):
-            command = name.removeprefix(AGENT).strip()
-            paths = (Path(part).absolute() for part in command.split())
-            files = tuple(path for path in paths if path.is_file())
-            yield TrustItem("run", f"{at}.environment", f"{command} in {Path.cwd()}", files)
+            yield _program(f"{at}.environment", name.removeprefix(AGENT))
         else:
             options = task.options if name.startswith(TASKSET) else {}
             yield from _code(name, f"{at}.environment", "environments", options)
@@ -315,6 +319,13 @@ def _task(task: TaskConfig, at: str) -> Iterator[TrustItem]:
         yield TrustItem("run", f"{at}.interpreter", str(program), (program,))
     if task.chat_template not in ("", "plain", "chatml"):
         yield _file(f"{at}.chat_template", task.chat_template)
+
+
+def _program(path: str, command: str) -> TrustItem:
+    """A command, with the files that it names."""
+    paths = (Path(part).absolute() for part in command.split())
+    files = tuple(file for file in paths if file.is_file())
+    return TrustItem("run", path, f"{command.strip()} in {Path.cwd()}", files)
 
 
 def _algorithm(section: object) -> Iterator[TrustItem]:

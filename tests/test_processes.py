@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[1]
 STARTS = re.compile(
     r"os\.(fork|forkpty|posix_spawnp?|system|popen|exec\w+|spawn\w+)|pty\.(fork|spawn)|multiprocessing\b.*"
     r"|subprocess\.(run|Popen|call|check_\w+|get\w*output)|asyncio\.create_subprocess_\w+"
-    r"|.*\bProcessPoolExecutor|psutil\.Popen"
+    r"|.*\bProcessPoolExecutor|psutil\.Popen|mcp\.client\.stdio\.stdio_client"
 )
 
 

@@ -17,7 +17,7 @@ from typing import NoReturn
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
-TEST_EXTRAS = ("tasks", "parquet", "remote")
+TEST_EXTRAS = ("tasks", "parquet", "mcp", "remote")
 GIB = 1 << 30
 NEEDED = {"cuda12": 7 * GIB, "cuda13": 7 * GIB}
 NEEDED_OTHERWISE = 3 * GIB // 2

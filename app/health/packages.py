@@ -10,6 +10,7 @@ OPTIONAL: Final = (
     ("math-verify", "tasks", "rewards that compare mathematics, not text"),
     ("pyarrow", "parquet", "Parquet files, and packed runs of prime-rl"),
     ("datasets", "hub", "data sets from a hub"),
+    ("mcp", "mcp", "tools of MCP servers"),
     ("matplotlib", "plots", "figures for papers"),
     ("wandb", "trackers", "live logs and exports to Weights & Biases"),
     ("tinker", "remote", "training with weights on a server"),

@@ -188,7 +188,9 @@ class TaskConfig(Section):
     )
     shuffle: bool = setting(True, "Draw training problems in a seeded random order.")
     tools: tuple[str, ...] = setting(
-        (), "Functions that the model can call: `file.py:function` or `module:function`."
+        (),
+        "What the model can call: `file.py:function` or `module:function`, and MCP servers: "
+        "`mcp: <command>` or `mcp+https://host/path`.",
     )
     environment: str | Mapping[str, str] = setting(
         "",

@@ -2,15 +2,16 @@
 
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_engine.environments.calls import find_calls
+from grpo_engine.environments.calls import ParsedCall, find_calls
 from grpo_engine.environments.protocol import Reply
 from grpo_engine.errors import EngineError
-from grpo_engine.sandbox.report import TooLateError, plain
+from grpo_engine.frozen import frozen
+from grpo_engine.sandbox.report import ProcessLostError, TooLateError, plain
 
 MAX_LENGTH = 1 << 20  # characters of a reply
 LARGEST = 1e30  # absolute reward
@@ -21,6 +22,18 @@ Run = Callable[..., Any]  # a call of users' code, with the value of an awaitabl
 
 class UnusableError(EngineError):
     """An environment returned something that cannot be used."""
+
+
+@frozen
+class ServerTool:
+    """A tool of an MCP server, with its schema, and what calls it by its arguments."""
+
+    name: str
+    schema: Mapping[str, Any]
+    call: Callable[[Mapping[str, Any]], Awaitable[str]]
+
+    def __call__(self, /, **arguments: Any) -> Awaitable[str]:
+        return self.call(arguments)
 
 
 @dataclass(slots=True)
@@ -39,31 +52,42 @@ class ToolEpisodes:
             raise UnusableError(f"it returned {preview(text)}, not a text or None")
         return {"text": text}
 
-    def step(self, completion: str) -> dict[str, Any]:
-        """Make the calls of a completion; one without calls is the last."""
+    def step(self, completion: str, recorded: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+        """Make the calls of a completion; one without calls is the last.
+
+        `recorded` are the results of earlier, where an episode is repeated. A server is not asked
+        again: it outlives episodes, and may have acted on the call.
+        """
         calls, messages = [], []
-        for call in find_calls(completion):
-            error = call.error or None
-            if not error and call.name not in self.tools:
-                error = f"there is no tool {call.name!r}; there is {', '.join(self.tools)}"
-            try:
-                result = "" if error else str(self.run(self.tools[call.name], **call.arguments))
-            except (MemoryError, TooLateError):
-                raise
-            except Exception as raised:
-                error = str(raised)
-            if error is not None:
-                result = str({"error": error})  # TRL's form
+        for index, call in enumerate(find_calls(completion)):
+            if recorded and isinstance(self.tools.get(call.name), ServerTool) and not call.error:
+                result, failed = recorded[index]["content"], False
+            else:
+                result, failed = self._result_of(call)
             calls.append(
                 {
                     "name": call.name,
                     "arguments": call.arguments,
                     "result": result,
-                    "failed": error is not None,
+                    "failed": failed,
                 }
             )
             messages.append({"role": "tool", "name": call.name, "content": result})
         return {"messages": messages, "done": not calls, "calls": calls}
+
+    def _result_of(self, call: ParsedCall) -> tuple[str, bool]:
+        """What a call returned, or in TRL's form the error that it raised; and whether it did."""
+        error = call.error
+        if not error and call.name not in self.tools:
+            error = f"there is no tool {call.name!r}; there is {', '.join(self.tools)}"
+        if not error:
+            try:
+                return str(self.run(self.tools[call.name], **call.arguments)), False
+            except (MemoryError, TooLateError, ProcessLostError, UnusableError):
+                raise
+            except Exception as raised:
+                error = str(raised)
+        return str({"error": error}), True
 
     def finish(self) -> dict[str, Any]:
         get_reward = getattr(self.instance, "get_reward", None)

@@ -9,10 +9,7 @@ import json
 import os
 import re
 import secrets
-import shlex
-import shutil
 import signal
-import sys
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -28,35 +25,18 @@ from grpo_engine.environments.endpoint import (
     plain_message,
     response_of,
 )
-from grpo_engine.errors import BrokenEnvironmentError
+from grpo_engine.environments.programs import ErrorOutput, variables_of
 from grpo_engine.paths import remove
 from grpo_engine.sandbox.process import ending
-from grpo_engine.sandbox.variables import short
 
 PREFIX = "agent:"
 MAX_WAITING = 16  # requests of a program
-TAIL = 4096  # bytes of a program's last output
 MAX_SCORE = 100_000  # bytes of the file with a program's reward
-LOOPBACK = "127.0.0.1,localhost"
 # The end of the output of a Python program that an exception ended.
 TRACEBACK = re.compile(rb'^  File ".*", line \d+.*\n(?: .*\n)*\S.*\n(?: .*\n)*\Z', re.MULTILINE)
 OVER = "the rollout has ended: it has had all its turns or tokens"
 
 Outcome = tuple[float | None, dict[str, Any]]  # reward, further values
-
-
-def search_path() -> str:
-    """Where programs are searched: first beside the Python that runs this."""
-    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-
-
-def command_of(name: str) -> list[str]:
-    """The command of an `agent:`, whose program must be there."""
-    command = shlex.split(name.removeprefix(PREFIX))
-    if not command or shutil.which(command[0], path=search_path()) is None:
-        missing = f"there is no program {command[0]!r}" if command else "it has no command"
-        raise BrokenEnvironmentError(f"{name}: {missing}; write `agent: python my_agent.py`")
-    return command
 
 
 class _Waiting(NamedTuple):
@@ -177,7 +157,7 @@ class Program(Player):
         `named` variables are added to the short list that it has.
         """
         super().__init__("agent", sampling)
-        self._command, self._tail, self._has_ended = command, b"", asyncio.Event()
+        self._command, self._errors = command, ErrorOutput()
         self._score, self._home = (folder / secrets.token_hex(8) for _ in range(2))
         self._named = named
         self._by_status = by_status
@@ -199,10 +179,7 @@ class Program(Player):
     ) -> Outcome:
         seed, index = map(str, seeds)
         environment = {
-            **short(os.environ, self._named, self._home),
-            "PATH": search_path(),
-            "NO_PROXY": LOOPBACK,
-            "no_proxy": LOOPBACK,
+            **variables_of(self._named, self._home),
             "OPENAI_BASE_URL": url,
             "OPENAI_API_KEY": key,
             "OPENAI_MODEL": MODEL,
@@ -210,25 +187,19 @@ class Program(Player):
             "GRPO_TUI_INDEX": index,
             "GRPO_TUI_REWARD": str(self._score),
         }
-        output, written = os.pipe()
-        try:
+        with self._errors.opened() as errors:
             process = self._process = await asyncio.create_subprocess_exec(
                 *self._command,
                 stdin=asyncio.subprocess.PIPE,
-                stderr=written,
+                stderr=errors,
                 env=environment,
                 start_new_session=True,
             )
-        finally:
-            os.close(written)
-        asyncio.get_running_loop().add_reader(output, self._drain, output)
         assert process.stdin is not None
         process.stdin.write(json.dumps(row).encode())
         process.stdin.close()
         status = await process.wait()
-        if status:
-            with suppress(TimeoutError):  # Its descendants may go on writing.
-                await asyncio.wait_for(self._has_ended.wait(), 1.0)
+        tail = await self._errors.end() if status else self._errors.tail
         score: Any = {}
         with suppress(FileNotFoundError):
             file = os.open(self._score, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO would block
@@ -241,10 +212,10 @@ class Program(Player):
         info = score if isinstance(score, dict) else {"reward": score}
         reward = number(info.pop("reward", None))
         # Requests after the last turn are refused, and most programs end by that.
-        may_fail = self._is_over or (self._by_status and not TRACEBACK.search(self._tail))
+        may_fail = self._is_over or (self._by_status and not TRACEBACK.search(tail))
         accepted = (0, 1) if may_fail else (0,)
         if reward is None and (status not in accepted or not self._steps):
-            raise UnusableError(f"the program {ending(status, self._tail)}{self.refusal}")
+            raise UnusableError(f"the program {ending(status, tail)}{self.refusal}")
         if reward is None and self._by_status:
             reward = float(status == 0)
         return reward, info
@@ -254,16 +225,6 @@ class Program(Player):
             if self._process is not None:
                 os.killpg(self._process.pid, signal.SIGKILL)
         await super().drop()
-
-    def _drain(self, output: int) -> None:
-        """Keep the end of what it writes about errors."""
-        data = os.read(output, 1 << 16)
-        self._tail = (self._tail + data)[-TAIL:]
-        if not data:
-            asyncio.get_running_loop().remove_reader(output)
-            os.close(output)
-            self._has_ended.set()
-            os.write(2, self._tail)  # the log
 
 
 def _comparable(messages: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:

@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.environments import agents, verifiers
+from grpo_engine.environments.tool_servers import is_server
 from grpo_engine.errors import BrokenEnvironmentError, DataError
 from grpo_engine.frozen import frozen
 from grpo_engine.rewards.rubric import key_variables
@@ -30,6 +31,7 @@ PROCESSES = 2
 CHOOSES = "environment"  # column: the name of a row's environment, where there are several
 SAMPLING = ("temperature", "top_p")  # settings that a request may repeat
 MIN_LOAD_S = 30.0  # a new interpreter and its imports, on a busy machine
+START_SERVERS_S = 120.0  # servers of tools, whose programs may be fetched first
 LOAD_ELSEWHERE_S = 300.0  # the imports of a package in its own interpreter
 
 
@@ -136,9 +138,10 @@ class EnvironmentClient:
         foreign: bool = False,
     ) -> None:
         settings, self._time_limit = config.task, config.rewards.time_limit
-        load_limit = LOAD_ELSEWHERE_S if settings.interpreter else MIN_LOAD_S
-        self._load_limit = max(load_limit, self._time_limit)
         tools, names = specs_of(config, task)
+        load_limit = START_SERVERS_S if any(map(is_server, tools)) else MIN_LOAD_S
+        load_limit = LOAD_ELSEWHERE_S if settings.interpreter else load_limit
+        self._load_limit = max(load_limit, self._time_limit)
         of_agents = {
             "sampling": {name: getattr(config.training, name) for name in SAMPLING},
             # Without reward functions, the exit status of a program is its reward.

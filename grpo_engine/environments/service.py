@@ -12,17 +12,21 @@ from grpo_engine import names
 from grpo_engine.environments import verifiers
 from grpo_engine.environments.adapters import (
     ProtocolEpisodes,
+    ServerTool,
     ToolEpisodes,
     UnusableError,
     check_length,
     follows_protocol,
     tools_of,
 )
-from grpo_engine.environments.agents import PREFIX, Player, Program, command_of
+from grpo_engine.environments.agents import PREFIX, Player, Program
+from grpo_engine.environments.programs import command_of
+from grpo_engine.environments.tool_servers import ToolServer, is_server
 from grpo_engine.errors import BrokenEnvironmentError
 from grpo_engine.platform.scratch import scratch
 from grpo_engine.sandbox.client import LOADING
 from grpo_engine.sandbox.program import Server
+from grpo_engine.sandbox.report import TooLateError
 
 NO_SEED = "if it replies to answers, begin episodes by `reset(row, seed)`; if it is a tool, "
 FORMS = "a package's name, file.py:name or module:name"
@@ -34,6 +38,7 @@ class EnvironmentService:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._tools: dict[str, Callable[..., Any]] = {}
+        self._sources: dict[str, str] = {}  # entries of task.tools by their tools' names
         self._make: dict[str, Callable[[], Any]] = {}
         self._episodes: dict[tuple[str, int], Any] = {}
         self._open = ExitStack()
@@ -50,8 +55,12 @@ class EnvironmentService:
         Returns title and tools of each environment, and which rewards it gives.
         """
         for name in tools:
-            tool = self._find(name, "tool")
-            self._tools[getattr(tool, "__name__", name)] = tool
+            if is_server(name):
+                for tool in self._tools_of_server(name, agents["named"]):
+                    self._add(tool.name, tool, name)
+            else:
+                function = self._find(name, "tool")
+                self._add(getattr(function, "__name__", name), function, name)
         for key, name in environments.items():
             if name.startswith((PREFIX, verifiers.PREFIX)):
                 self._make[key] = self._agents(name, options, **agents)
@@ -61,6 +70,25 @@ class EnvironmentService:
                     _check_factory(name, factory)
                 self._make[key] = partial(self._new, factory)
         return {key: self._spec_of(key, name) for key, name in environments.items()}
+
+    def _add(self, name: str, tool: Callable[..., Any], source: str) -> None:
+        """Add a tool, whose name must be its own."""
+        if name in self._tools:
+            raise _ambiguous(name, self._sources[name], source)
+        self._tools[name], self._sources[name] = tool, source
+
+    def _tools_of_server(self, name: str, named: Sequence[str]) -> list[ServerTool]:
+        self._refuse_objects(name)
+        self._server.declared = LOADING
+        server = ToolServer(name, self._open.enter_context(scratch("home")), named)
+        try:
+            tools: list[ServerTool] = self._server.run(server.tools)
+        except TooLateError:
+            raise BrokenEnvironmentError(
+                f"{name} did not list its tools in time; start it by hand to see whether it waits "
+                "for something, or take it out of task.tools"
+            ) from None
+        return tools
 
     def _spec_of(self, key: str, name: str) -> dict[str, Any]:
         episodes = self._make[key]()
@@ -79,6 +107,8 @@ class EnvironmentService:
                 f"environment {name} has neither `reset(row, seed)` and `step(answer)` nor public "
                 "methods that could be tools"
             )
+        for tool in self._tools.keys() & tools_of(episodes.instance).keys():
+            raise _ambiguous(tool, self._sources[tool], name)
         has_reward = callable(getattr(episodes.instance, "get_reward", None))
         tools = [_schema(name, tool) for name, tool in episodes.tools.items()]
         return {"name": title, "has_reward": has_reward, "tools": tools}
@@ -95,8 +125,10 @@ class EnvironmentService:
         """Reset, step or finish an episode; after a loss of its process it is repeated first."""
         if repeat is not None:
             self.call("reset", name, slot, repeat["start"])
+            is_known = isinstance(self._episodes[name, slot], ToolEpisodes)
             for step, messages in repeat["past"]:
-                if self.call("step", name, slot, step)["messages"] != messages:
+                known = {"recorded": messages} if is_known else {}
+                if self.call("step", name, slot, {**step, **known})["messages"] != messages:
                     raise UnusableError(
                         "its process was lost to another episode, and it does not repeat its "
                         "replies: the row and the seed must decide them"
@@ -123,19 +155,22 @@ class EnvironmentService:
         by_status: bool,
         named: Sequence[str],
     ) -> Callable[[], Player]:
-        if self._server.objects:
-            raise BrokenEnvironmentError(
-                f"{name} cannot run beside tools or environments of this process; give those as "
-                "files"
-            )
+        self._refuse_objects(name)
         self._server.declared = LOADING
         if name.startswith(verifiers.PREFIX):
             taskset = verifiers.Taskset(verifiers.load(name, options))
             return partial(verifiers.TasksetEpisode, sampling, taskset)
         folder = self._open.enter_context(scratch("agents"))
-        return partial(
-            Program, sampling, folder, command_of(name), by_status=by_status, named=named
-        )
+        command = command_of(name, PREFIX, f"{PREFIX} python my_agent.py")
+        return partial(Program, sampling, folder, command, by_status=by_status, named=named)
+
+    def _refuse_objects(self, name: str) -> None:
+        """Refuse a program in a process without limits."""
+        if self._server.objects:
+            raise BrokenEnvironmentError(
+                f"{name} cannot run beside tools or environments of this process; give those as "
+                "files"
+            )
 
     def _find(self, name: str, role: str) -> Any:
         """The object that a setting names."""
@@ -166,7 +201,16 @@ def _check_factory(name: str, factory: Callable[..., Any]) -> None:
         ) from error
 
 
+def _ambiguous(name: str, first: str, second: str) -> BrokenEnvironmentError:
+    return BrokenEnvironmentError(
+        f"the tool {name} is both of {first} and of {second}, and a call could mean either; rename "
+        "one, or leave one out"
+    )
+
+
 def _schema(name: str, tool: Callable[..., Any]) -> Any:
+    if isinstance(tool, ServerTool):
+        return tool.schema
     from transformers.utils.chat_template_utils import get_json_schema
 
     try:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from grpo_engine.environments.adapters import UnusableError, number
-from grpo_engine.environments.agents import Outcome, Player, search_path
+from grpo_engine.environments.agents import Outcome, Player
 from grpo_engine.environments.endpoint import MODEL
+from grpo_engine.environments.programs import search_path
 from grpo_engine.errors import BrokenEnvironmentError
 from grpo_engine.sandbox.report import plain
 

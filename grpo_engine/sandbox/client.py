@@ -213,14 +213,15 @@ class Sandbox:
             self._process.post(frame)
 
     def _receive(self) -> None:
-        too_large, hangs = None, False
+        lost, hangs = None, False
         for frame in self._process.collect() if self._process else ():
             if (call := self._sent.get(frame["id"])) is None:
                 continue
             failure = Failure(**frame["failure"]) if "failure" in frame else None
             self._declared = max(self._declared, frame["declared"])
-            if failure and failure.cause == "memory":
-                too_large = failure
+            if failure and (failure.cause == "memory" or frame.get("is_lost")):
+                is_large = failure.cause == "memory"
+                lost = self._needs_more(failure.location) if is_large else failure
                 continue
             del self._sent[frame["id"]]
             call.value, call.seconds = frame.get("value"), frame["seconds"]
@@ -228,8 +229,8 @@ class Sandbox:
             hangs |= frame.get("hangs", False)
         if hangs:
             self._restart()
-        elif too_large:
-            raise BrokenProcessError(self._needs_more(too_large.location))
+        elif lost:
+            raise BrokenProcessError(lost)
 
     def _settle(self, call: ServiceCall, failure: Failure | None) -> None:
         self._suspects.discard(call)

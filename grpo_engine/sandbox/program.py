@@ -30,7 +30,15 @@ from typing import Any
 from grpo_engine.errors import EngineError
 from grpo_engine.sandbox.descendants import MARK, adopt_orphans, end_all
 from grpo_engine.sandbox.frames import unpack, write_frame
-from grpo_engine.sandbox.report import MEMORY_GB, TooLateError, describe, line_of, timeout
+from grpo_engine.sandbox.report import (
+    MEMORY_GB,
+    Failure,
+    ProcessLostError,
+    TooLateError,
+    describe,
+    line_of,
+    timeout,
+)
 
 TICK = 0.1  # seconds between checks of time limits
 NEEDS_MAIN = "signal only works in main thread"  # the beginning of Python's message
@@ -160,6 +168,11 @@ class Server:
             raise
         except TooLateError:
             reply = {"failure": asdict(timeout(frame["limit"]))}
+        except ProcessLostError as lost:
+            failure = timeout(frame["limit"])
+            if text := str(lost):
+                failure = Failure(cause="crash", message=text)
+            reply = {"failure": asdict(failure), "is_lost": True}
         except BaseException as error:
             reply = {"failure": asdict(describe(error))}
         self._reply(call, reply)

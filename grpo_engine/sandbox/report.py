@@ -24,6 +24,13 @@ class TooLateError(Exception):
     """An awaitable took longer than its limit."""
 
 
+class ProcessLostError(Exception):
+    """What all calls of a process share has ended or hangs, so that the process has to end as well.
+
+    Without a text the call is late.
+    """
+
+
 @frozen
 class Failure:
     """Why a call has no value; `location` is `file:line` and `source` that line."""

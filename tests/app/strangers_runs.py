@@ -52,6 +52,11 @@ NAMED: Mapping[str, tuple[dict[str, Any], str]] = {
         "import {here}/evil.py:f (task.environment)",
     ),
     "agent": ({"task": {"environment": {"a": "agent: touch {mark}"}}}, "run touch {mark} in "),
+    "server of tools": ({"task": {"tools": ["mcp: touch {mark}"]}}, "run touch {mark} in "),
+    "server of tools elsewhere": (
+        {"task": {"tools": ["mcp+https://example.org/mcp"]}},
+        "contact the MCP server at https://example.org/mcp (task.tools)",
+    ),
     "choice": ({"algorithm": {"signal": "{here}/evil.py:f"}}, "import {here}/evil.py:f"),
     "interpreter": ({"task": {"interpreter": "{here}/evil.sh"}}, "run {here}/evil.sh"),
     "judge": (

@@ -63,6 +63,23 @@ headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
 data = json.dumps({"messages": [{"role": "user", "content": "hi"}]}).encode()
 urlopen(Request(url, data, headers)).read()
 """
+SERVER = """
+import json, os, sys
+
+for line in sys.stdin:
+    request = json.loads(line)
+    if request.get("method") == "initialize":
+        result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}},
+                  "serverInfo": {"name": "s", "version": "1"}}
+    elif request.get("method") == "tools/list":
+        with open("server.json", "w") as file:
+            json.dump(dict(os.environ), file)
+        result = {"tools": [{"name": "t", "inputSchema": {"type": "object"}}]}
+    else:
+        result = None
+    answer = {"result": result} if result else {"error": {"code": -32601, "message": "no"}}
+    print(json.dumps({"jsonrpc": "2.0", "id": request.get("id", 0), **answer}), flush=True)
+"""
 RUBRIC = """
 endpoint: http://127.0.0.1:9/v1
 model: m
@@ -81,6 +98,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     (tmp_path / "code.py").write_text(CODE)
     (tmp_path / "agent.py").write_text(AGENT)
+    (tmp_path / "server.py").write_text(SERVER)
     (tmp_path / "rubric.yaml").write_text(RUBRIC)
     return tmp_path
 
@@ -179,6 +197,19 @@ def test_agents_and_code_in_another_interpreter_have_a_short_list(
     assert Path(variables["HOME"]).parent.name.startswith("agents-") or variables["HOME"].endswith(
         ".scratch"
     )
+    assert not Path(variables["HOME"]).exists()
+
+
+@pytest.mark.parametrize("named", [(), ("SERVICE_TOKEN",)], ids=["", "named"])
+def test_a_server_of_tools_beside_the_users_environment_has_a_short_list(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, named: Sequence[str]
+) -> None:
+    pytest.importorskip("mcp")
+    config = config_of(*named, environment="code.py:Tools", tools=["mcp: python server.py"])
+    assert secrets(of_environment(folder, config, monkeypatch)) == USERS - {"MY_JUDGE_KEY"}
+    variables = json.loads((folder / "server.json").read_text())
+    assert secrets(variables) == set(named)
+    assert variables["HOME"].endswith(".scratch")
     assert not Path(variables["HOME"]).exists()
 
 

@@ -62,6 +62,7 @@ ONLY_COMPILED = {
     ("docs/environments.md", "# even_v1.py"): "needs the package verifiers",
     ("docs/other-trainers.md", "from trl import"): "needs PyTorch: see tests/tools/trl_runs.py",
     ("docs/environments.md", "# counts.py"): "is started by the command after it, with a row",
+    ("docs/environments.md", "# distances.py"): "is started by the command after it",
 }
 # Blocks that are no code, by page and how they begin.
 STARTER, GUESS = SHEETS

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from grpo_engine.sandbox.program import Server
+from grpo_engine.sandbox.report import ProcessLostError
 
 
 class Service:
@@ -35,6 +36,13 @@ class Service:
         if file:
             Path(file).touch()
         time.sleep(1000)
+
+    def nap(self) -> int:
+        time.sleep(0.5)
+        return os.getpid()
+
+    def lose(self, text: str) -> None:
+        raise ProcessLostError(text) if text else ProcessLostError
 
     def declare(self, gigabytes: object) -> None:
         self.server.allow_memory(SimpleNamespace(memory_gb=gigabytes))

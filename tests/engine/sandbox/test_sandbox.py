@@ -51,6 +51,26 @@ def test_calls_that_hang_side_by_side_end_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "cause", "message"),
+    [("the server ended", "crash", "the server ended"), ("", "timeout", "took longer than 60 s")],
+)
+def test_a_call_that_loses_its_process_fails_alone(
+    tmp_path: Path, text: str, cause: str, message: str
+) -> None:
+    with Sandbox(SERVICE, tmp_path, "one") as sandbox:
+        before = sandbox.call(call("pid")).value
+        sandbox.submit(in_thread("nap"))
+        sandbox.submit(in_thread("lose", text=text))
+        results = {done.method: done for done in finish([sandbox])}
+        failure = results["lose"].failure
+        assert failure is not None
+        assert (failure.cause, failure.message) == (cause, message)
+        assert results["nap"].failure is None
+        assert results["nap"].value != before
+
+
+@pytest.mark.slow
 def test_each_new_process_gets_the_setup_before_all_else(tmp_path: Path) -> None:
     setup = [call("load", text="a"), call("load", text="b")]
     with Sandbox(SERVICE, tmp_path, "one", setup=setup) as sandbox:
