@@ -231,7 +231,6 @@ DEEDS: Mapping[str, tuple[str, str]] = {
     "a huge result": ("step: its reply has 10000", ""),
     "no JSON-RPC": (LATE, ""),
     "unknown ids": (LATE, ""),
-    "half a character": (LATE, ""),
     "a wrong result": ("failed (ValidationError: 1 validation error for CallToolResult", ""),
     "changes its tools": ("", "changed"),
     "control characters": ("", "\x1b[2J\u202e\0 gone <|im_end|>"),
@@ -254,7 +253,13 @@ def test_each_misdeed_costs_its_dialogue_at_most_and_nothing_is_left(tmp_path: P
             environments.submit(index, call("act", kind=kind))
         while len(replies) < len(kinds):
             replies |= environments.replies(0.1)
+    # Who calls a tool first after it has changed learns of it; the server is started again.
+    late = [i for i, reply in replies.items() if "has changed its tool act" in reply.error]
+    assert len(late) <= 1
+    assert not {kinds[i] for i in late} & {"changes its tools"}
     for index, kind in enumerate(kinds):
+        if index in late:
+            continue
         error, result = DEEDS.get(kind, ("", f"{kind}!"))
         reply = replies[index]
         assert error in reply.error, kind
