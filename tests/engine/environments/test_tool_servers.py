@@ -389,8 +389,8 @@ def test_twenty_dialogues_of_smollm2_with_three_tools(tmp_path: Path) -> None:
                 "tools": [f"mcp: python {CITIES}"],
                 "max_turns": 2,
             },
-            "rewards": {"functions": ["exact_match"]},
-            "rollout": {"prompts": 5, "group_size": 4, "max_new_tokens": 30},
+            "rewards": {"functions": ["exact_answer"]},
+            "rollout": {"prompts": 5, "group_size": 4, "max_new_tokens": 24},
         }
     )
     events = events_of(config, tmp_path / "run")
@@ -399,7 +399,9 @@ def test_twenty_dialogues_of_smollm2_with_three_tools(tmp_path: Path) -> None:
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     assert len(rollouts) == 20
     assert all(
-        f'"{name}"' in group.prompt for group in groups for name in ("population", "add", "cities")
+        f'"{name}"' in group.prompt_text
+        for group in groups
+        for name in ("population", "add", "cities")
     )
     spans = [span for one in rollouts for span in one.spans if span.kind == "environment"]
     called = [span for span in spans if span.name == "population"]
