@@ -395,7 +395,8 @@ def test_twenty_dialogues_of_smollm2_with_three_tools(tmp_path: Path) -> None:
     )
     events = events_of(config, tmp_path / "run")
     assert isinstance(events[-1], RunFinished)
-    groups = [event.group for event in events if isinstance(event, GroupScored)]
+    scored = [event.group for event in events if isinstance(event, GroupScored)]
+    groups = [group for group in scored if group.origin == "train"]
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     assert len(rollouts) == 20
     assert all(
