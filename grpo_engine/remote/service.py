@@ -9,6 +9,7 @@ import asyncio
 import functools
 import importlib.metadata
 import ipaddress
+import json
 import logging
 import os
 import tempfile
@@ -51,6 +52,7 @@ LOST: Final = "not loaded"  # what SkyRL says of an adapter after a restart, wit
 FITS_SKYRL: Final = ("0", "25")
 CLOSE_LIMIT: Final = 2.0  # seconds
 CONNECT_LIMIT: Final = 10.0  # seconds for the first answer of a server
+LONGEST_GREETING: Final = 1 << 16
 NOT_READ: Final = ("optimizer.max_grad_norm",)  # by SkyRL
 NOT_READ_BY_TORCH: Final = ("optimizer.options", "optimizer.weight_decay")  # its other back ends
 # Of the SDK's own variables none applies to other servers than the hosted one: they hold its key
@@ -165,10 +167,10 @@ def _key(connection: Connection) -> str:
 
 def _greeting(url: str) -> str:
     """What the server calls itself; raises where none answers, before the SDK waits for minutes."""
-    options: dict[str, Any] = {"trust_env": False, "timeout": CONNECT_LIMIT}
     try:
-        health = httpx2.get(f"{url}/api/v1/healthz", **options)
-        root = httpx2.get(f"{url}/", **options)
+        with httpx2.Client(trust_env=False, timeout=CONNECT_LIMIT) as client:
+            health, _ = _get(client, f"{url}/api/v1/healthz")
+            _, page = _get(client, f"{url}/")
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise ServiceUnavailableError(
             f"{url} cannot be reached: {escaped(shortened(str(error)))}; start the server, or "
@@ -180,10 +182,21 @@ def _greeting(url: str) -> str:
             "of the Tinker API says that it is well; is remote.url its address?"
         )
     try:
-        name = root.json()["name"]
-    except (ValueError, KeyError, TypeError):
+        name = json.loads(page)["name"]
+    except (ValueError, KeyError, TypeError, RecursionError):
         name = ""
     return "SkyRL" if name == SKYRL else ""
+
+
+def _get(client: httpx2.Client, url: str) -> tuple[httpx2.Response, bytes]:
+    """The answer, and the beginning of what it holds, which may have no end."""
+    data = b""
+    with client.stream("GET", url) as response:
+        for part in response.iter_raw():
+            data += part
+            if len(data) > LONGEST_GREETING:
+                break
+    return response, data
 
 
 class _Client:

@@ -20,7 +20,13 @@ from pathlib import Path
 
 from tests.tools.skyrl_environment import HOME, make
 
-ADAPTERS = {"max_lora_adapters": 8, "max_lora_rank": 32}
+# Batches of one size, since JAX compiles for each new number of rows.
+BACKEND = {
+    "max_lora_adapters": 8,
+    "max_lora_rank": 32,
+    "train_micro_batch_size": 16,
+    "sample_max_num_sequences": 64,
+}
 PATIENCE = 300  # seconds for the imports, and for loading the model
 
 
@@ -31,7 +37,7 @@ def start(model: Path, folder: Path, port: int = 8123) -> str:
     command = [
         *(python.parent / "uv", "run", "--no-project", "--python", python),
         *("-m", "skyrl.tinker.api", "--base-model", model, "--backend", "jax"),
-        *("--backend-config", json.dumps(ADAPTERS), "--host", "127.0.0.1", "--port", port),
+        *("--backend-config", json.dumps(BACKEND), "--host", "127.0.0.1", "--port", port),
         *("--database-url", f"sqlite:///{folder}/server.db"),
         *("--checkpoints-base", folder / "checkpoints"),
     ]
