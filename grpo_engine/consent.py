@@ -33,7 +33,13 @@ from grpo_engine.config import parse
 from grpo_engine.config.custom import is_name
 from grpo_engine.config.recipes import OPEN, RECIPES
 from grpo_engine.config.removed import without_removed
-from grpo_engine.config.settings import ModelConfig, RewardsConfig, RunConfig, TaskConfig
+from grpo_engine.config.settings import (
+    ModelConfig,
+    RemoteConfig,
+    RewardsConfig,
+    RunConfig,
+    TaskConfig,
+)
 from grpo_engine.errors import ConfigError, EngineError, RewardError
 from grpo_engine.platform.private import private_folder
 from grpo_engine.policy.embedded import EMBEDDED
@@ -50,7 +56,7 @@ LONGEST: Final = 2_000  # characters of an item on a screen
 AGENT, TASKSET = "agent:", "verifiers:"
 SERVER, REMOTE_SERVER = "mcp:", "mcp+"
 VARYING = ("name", "seed", "steps")  # settings in which a run and its clone may differ
-READ = ("model", "teacher", "optimizer", "rewards", "task", "record", "sandbox")
+READ = ("model", "teacher", "remote", "optimizer", "rewards", "task", "record", "sandbox")
 
 _digests: set[str] = set()  # of this process, also where the folder cannot be written
 _accepting = False
@@ -230,6 +236,8 @@ def _items(tree: Mapping[str, Any], subject: str) -> Iterator[TrustItem]:
         yield from _model(model, "teacher.path", teacher)
     if config.optimizer.start:
         yield _file("optimizer.start", config.optimizer.start)
+    if config.remote.url:
+        yield _server(config.remote)
     for name in rewards.functions:
         yield from _reward(name, "rewards.functions", rewards)
     yield from _task(task, "task")
@@ -259,6 +267,17 @@ def _model(model: ModelConfig, path: str, named: str) -> Iterator[TrustItem]:
     else:
         folder = Path(named).expanduser().absolute()
         yield TrustItem("run" if code else "read", path, f"{folder}{code}", (folder,))
+
+
+def _server(remote: RemoteConfig) -> TrustItem:
+    """The server that gets all prompts and answers, and whose key it gets."""
+    named = "the hosted Tinker service" if remote.url == "tinker" else f"the server {remote.url}"
+    variable = remote.key_env or ("TINKER_API_KEY" if remote.url == "tinker" else "")
+    key = f" with the value of ${variable}" if variable else ""
+    readable = ", readable on the way" if remote.insecure else ""
+    return TrustItem(
+        "contact", "remote.url", f"{named}{key}, for every prompt and answer{readable}"
+    )
 
 
 def _is_of_hub(named: str) -> bool:

@@ -29,7 +29,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from grpo_engine.config.settings import RunConfig, TeacherConfig
+from grpo_engine.config.settings import RemoteConfig, RunConfig, TeacherConfig
 from grpo_engine.control import Control, StopNow
 from grpo_engine.errors import PANIC, DataError, EngineError, NotFiniteError, RankLostError
 from grpo_engine.evaluation.held_out import Moment, evaluate, evaluate_if_scheduled
@@ -282,7 +282,8 @@ def evaluate_only(
     objects: UserObjects = NO_OBJECTS,
 ) -> Iterator[Event]:
     """Evaluate the settings' model and adapter on the held-out problems."""
-    config = config.model_copy(update={"stop_when": "", "teacher": TeacherConfig()})
+    here = {"stop_when": "", "teacher": TeacherConfig(), "remote": RemoteConfig()}
+    config = config.model_copy(update=here)
     try:
         with ExitStack() as stack:
             tasks = load_tasks(config, objects)

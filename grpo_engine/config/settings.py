@@ -25,6 +25,7 @@ from pydantic import (
 
 from grpo_engine.config.declaration import NEVER, Setting, as_field, as_text, declared, setting
 from grpo_engine.config.recipes import SAMPLED, SETTINGS, Recipe, by_name, recipe, with_values
+from grpo_engine.config.remote import refused
 from grpo_engine.config.removed import without_removed
 from grpo_engine.config.stop_when import StopRule
 from grpo_engine.errors import ConfigError, nearest, quoted
@@ -532,6 +533,43 @@ class SandboxConfig(Section):
         return names
 
 
+class RemoteConfig(Section):
+    """A server that holds the weights, samples and trains; without one this machine does."""
+
+    url: str = setting(
+        "",
+        "A server of the Tinker API that holds the weights, such as http://localhost:8000, or "
+        "`tinker` for the hosted service; empty trains here.",
+    )
+    model: str = setting("", "The server's name of the model; empty for `model.path`.")
+    key_env: str = setting(
+        "", "Name of the variable with the server's key, which is never stored; empty for none."
+    )
+    insecure: bool = setting(
+        False, "Allow http:// to another machine, which anyone between can read."
+    )
+
+    @field_validator("key_env")
+    @classmethod
+    def _is_name(cls, name: str) -> str:
+        if name and not VARIABLE.fullmatch(name):
+            raise ValueError(  # a refused value may be a key, so it is not quoted
+                "this is the name of a variable in capitals, such as MY_SERVER_KEY, never the key"
+            )
+        return name
+
+    @model_validator(mode="after")
+    def _has_url(self) -> "RemoteConfig":
+        for name in ("model", "key_env", "insecure"):
+            if getattr(self, name) and not self.url:
+                raise ConfigError(
+                    f"remote.{name} has no effect without remote.url; set both, or neither",
+                    f"remote.{name}",
+                    "remote.url",
+                )
+        return self
+
+
 class AlertsConfig(Section):
     """The thresholds of alerts that depend on the task; training does not depend on them."""
 
@@ -558,6 +596,7 @@ class RunConfig(Section):
     rollout: RolloutConfig = RolloutConfig()
     algorithm: AlgorithmConfig = AlgorithmConfig()
     teacher: TeacherConfig = TeacherConfig()
+    remote: RemoteConfig = RemoteConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
@@ -621,6 +660,13 @@ class RunConfig(Section):
                 "rewards.functions",
             )
         self._check_watched()
+        problems = list(refused(self, chosen)) if self.remote.url else []
+        if problems:
+            raise ConfigError(
+                "; ".join(text for _, text in problems),
+                *(name for name, _ in problems),
+                "remote.url",
+            )
         return self
 
     def _check_watched(self) -> None:

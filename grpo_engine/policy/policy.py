@@ -130,6 +130,21 @@ class Policy:
                 yield
 
     @property
+    def has_weights(self) -> bool:
+        """Whether the weights are in this process."""
+        return True
+
+    @property
+    def gap_remedy(self) -> str:
+        """What to do if the sampler's log-probabilities differ from the trainer's."""
+        other = "bfloat16" if self.dtype == "float16" else "float32"
+        change = f"model.compute=rows or model.dtype={other}"
+        change = "model.kv_bits=off" if self.config.cache_bits else change
+        return (
+            f"Set {change}; if it stays, the model's code keeps state that the engine does not know"
+        )
+
+    @property
     def peak_memory(self) -> int:
         """MLX's peak plus that of the kernels, which may be of another time."""
         kernels = self.kernels.peak_memory if self.kernels is not None else 0

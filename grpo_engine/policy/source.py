@@ -5,7 +5,7 @@ import io
 import json
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from threading import get_ident
@@ -62,7 +62,8 @@ FAULTS = {  # why models of mlx-lm do not train
     "prism_hadamard_qwen35": "its packed layers take no adapter",
 }
 STARTER = EMBEDDED["starter"]
-FILES = ("*.json", "*.safetensors", "*.py", "tokenizer.model", "*.tiktoken", "*.txt", "*.jinja")
+WEIGHTS = "*.safetensors"
+FILES = ("*.json", WEIGHTS, "*.py", "tokenizer.model", "*.tiktoken", "*.txt", "*.jinja")
 
 PIECES, PIECE_BYTES = 64, 1 << 16  # a fingerprint reads so much of a large file
 
@@ -83,11 +84,11 @@ def fingerprint(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def find_folder(path: str, into: Path | None = None) -> Path:
+def find_folder(path: str, into: Path | None = None, *, with_tokenizer: bool = False) -> Path:
     """The folder of an embedded model, of a path, or of a hub id, downloaded if not cached.
 
-    With `into` only the configuration is downloaded, to there: in the cache it would be taken for
-    the model.
+    With `into` only the configuration is downloaded, and the tokenizer if it is needed, to there:
+    in the cache they would be taken for the model.
     """
     if local := local_folder(path):
         return local
@@ -102,18 +103,19 @@ def find_folder(path: str, into: Path | None = None) -> Path:
             f"model.path {path} is no folder; give {', '.join(EMBEDDED)}, a model folder, "
             "or a hub id such as mlx-community/Qwen3-0.6B-4bit"
         )
-    return _fetch(path, into)
+    few = tuple(name for name in FILES if name != WEIGHTS) if with_tokenizer else ("config.json",)
+    return _fetch(path, into, FILES if into is None else few)
 
 
-def _fetch(repository: str, into: Path | None) -> Path:
+def _fetch(repository: str, into: Path | None, patterns: Sequence[str]) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
-    patterns = list(FILES) if into is None else ["config.json"]
+    few = list(patterns)
     with suppress(HFValidationError, OSError):
-        return Path(snapshot_download(repository, allow_patterns=patterns, local_files_only=True))
+        return Path(snapshot_download(repository, allow_patterns=few, local_files_only=True))
     try:
-        return Path(snapshot_download(repository, allow_patterns=patterns, local_dir=into))
+        return Path(snapshot_download(repository, allow_patterns=few, local_dir=into))
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         raise NotFetchedError(
             f"model.path {repository} is neither a folder here nor in the Hugging Face cache, and "

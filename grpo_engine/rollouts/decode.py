@@ -164,7 +164,7 @@ class _Decoding:
         self.policy, self.rows, self.sampling = policy, rows, sampling
         self.dialogues, self.step = dialogues, step
         self.batch: GraphBatch = batch_for(policy)
-        self.waiting = deque(row for row in rows if not self._has_failed(row))
+        self.waiting = deque(row for row in rows if not has_failed(dialogues, row))
         self.active: list[DecodingRow | None] = []
         self.pending: _Pending | None = None
         self.prefilled: dict[tuple[int, ...], Prefilled] = {}
@@ -193,15 +193,7 @@ class _Decoding:
     def progress(self) -> RolloutsAdvanced:
         """The progress of the rows since the last report."""
         self.reported = time.monotonic()
-        tokens = sum(row.length for row in self.rows)
-        return RolloutsAdvanced(
-            step=self.step,
-            tokens=tokens,
-            rows=tuple(row.delta() for row in self.rows if row.has_grown),
-            finished=sum(row.finish is not None for row in self.rows),
-            total=len(self.rows),
-            tokens_per_second=tokens / max(self.reported - self.started, 1e-9),
-        )
+        return progress_of(self.rows, self.step, self.reported - self.started)
 
     def admit(self) -> None:
         """Fill the batch: rows whose environment has replied first, then new ones."""
@@ -325,7 +317,8 @@ class _Decoding:
                 item.is_late = True
                 continue
             del self.absent[row.number]
-            tokens = self._add_reply(row, self.replies.pop(row.number))
+            assert self.dialogues is not None
+            tokens = add_reply(self.dialogues, row, self.replies.pop(row.number))
             if tokens is None:
                 continue
             caches, piece = item.caches, (*item.unread, *tokens)
@@ -333,41 +326,6 @@ class _Decoding:
             if not piece or row.contexts[-1:] == [(row.begin - len(tokens), len(tokens))]:
                 caches, piece = self.batch.empty(), tuple(row.context)
             self.returning.append((row, caches, piece))
-
-    def _add_reply(self, row: DecodingRow, reply: EnvironmentReply) -> tuple[int, ...] | None:
-        """Append a reply; return its tokens, None if no turn follows."""
-        assert self.dialogues is not None
-        if reply.error or reply.done or row.turn + 1 >= self.dialogues.max_turns:
-            row.end(
-                "environment_error" if reply.error else "stop" if reply.done else "turns", reply
-            )
-            return None
-        try:
-            tokens = self.dialogues.tokens(row.number, reply)
-        except Exception as error:  # A template may raise anything.
-            error_text = f"the reply cannot be given to the model: {error}"
-            row.end("environment_error", replace(reply, error=error_text))
-            return None
-        end, left = self.dialogues.end_token, row.max_tokens - len(row.ids)
-        if reply.restarts:
-            left += len(row.context)
-        elif end is not None and row.ids[-1] != end:
-            tokens = (end, *tokens)
-        if row.length >= row.limit or len(tokens) >= left:
-            row.end("length" if row.length >= row.limit else "context", reply)
-            return None
-        row.add_reply(reply, tokens)
-        return tokens
-
-    def _has_failed(self, row: DecodingRow) -> bool:
-        """Whether the row's environment could not begin, which ends it."""
-        if self.dialogues is None:
-            return False
-        begun = self.dialogues.episodes.last(row.number)
-        row.limits = begun.limits
-        if begun.error:
-            row.end("environment_error", begun)
-        return bool(begun.error)
 
     def _send_completions(self, *, is_run: bool) -> None:
         """Send completions to their environments; `is_run`: the caches hold the last token."""
@@ -380,11 +338,8 @@ class _Decoding:
         }
         for row, caches in zip(ended.values(), self.batch.copies(list(ended)), strict=True):
             unread = () if is_run else (row.ids[-1],)
-            completion = row.end_turn()
-            if self.dialogues.read is not None:
-                completion = self.dialogues.read(row.number, row.ids[row.begin :], completion)
             self.absent[row.number] = _Absent(row, caches, unread, self.steps)
-            self.dialogues.episodes.submit(row.number, completion, row.usage)
+            submit(self.dialogues, row)
 
     def _seen_so_far(self, rows: list[DecodingRow], vocabulary: int) -> mx.array | None:
         if self.sampling.repetition_penalty == 1:
@@ -393,6 +348,63 @@ class _Decoding:
         for index, row in enumerate(rows):
             seen_BV[index, mx.array(sorted(set(row.context)))] = True
         return seen_BV
+
+
+def progress_of(rows: Sequence[DecodingRow], step: int, seconds: float) -> RolloutsAdvanced:
+    """The progress of the rows since the last such event."""
+    tokens = sum(row.length for row in rows)
+    return RolloutsAdvanced(
+        step=step,
+        tokens=tokens,
+        rows=tuple(row.delta() for row in rows if row.has_grown),
+        finished=sum(row.finish is not None for row in rows),
+        total=len(rows),
+        tokens_per_second=tokens / max(seconds, 1e-9),
+    )
+
+
+def has_failed(dialogues: Dialogues | None, row: DecodingRow) -> bool:
+    """Whether the row's environment could not begin, which ends it."""
+    if dialogues is None:
+        return False
+    begun = dialogues.episodes.last(row.number)
+    row.limits = begun.limits
+    if begun.error:
+        row.end("environment_error", begun)
+    return bool(begun.error)
+
+
+def submit(dialogues: Dialogues, row: DecodingRow) -> None:
+    """End the row's turn and send it to its environment."""
+    completion = row.end_turn()
+    if dialogues.read is not None:
+        completion = dialogues.read(row.number, row.ids[row.begin :], completion)
+    dialogues.episodes.submit(row.number, completion, row.usage)
+
+
+def add_reply(
+    dialogues: Dialogues, row: DecodingRow, reply: EnvironmentReply
+) -> tuple[int, ...] | None:
+    """Append a reply to its row; return its tokens, None if no turn follows."""
+    if reply.error or reply.done or row.turn + 1 >= dialogues.max_turns:
+        row.end("environment_error" if reply.error else "stop" if reply.done else "turns", reply)
+        return None
+    try:
+        tokens = dialogues.tokens(row.number, reply)
+    except Exception as error:  # A template may raise anything.
+        error_text = f"the reply cannot be given to the model: {error}"
+        row.end("environment_error", replace(reply, error=error_text))
+        return None
+    end, left = dialogues.end_token, row.max_tokens - len(row.ids)
+    if reply.restarts:
+        left += len(row.context)
+    elif end is not None and row.ids[-1] != end:
+        tokens = (end, *tokens)
+    if row.length >= row.limit or len(tokens) >= left:
+        row.end("length" if row.length >= row.limit else "context", reply)
+        return None
+    row.add_reply(reply, tokens)
+    return tokens
 
 
 def _decode(state: _Decoding, requests: Requests) -> Iterator[Event]:

@@ -37,6 +37,7 @@ class Norms:
 
     policy: float
     critic: float = 0.0
+    is_of_weights: bool = True  # False: of log-probabilities, while a server has the weights
 
 
 @frozen

@@ -70,10 +70,10 @@ def save_checkpoint(run: EngineRun) -> Iterator[Event]:
     if run.control.stop_now:
         raise StopNow(f"the checkpoint of step {step} was left out")
     begun = run.clock.now()
-    kept = run.step_state or _with_lagged(run, (yield from run.backend.save(_context(run))))
     progress = run.progress
     best = progress.best_step if run.config.checkpoint.best_by != "none" else None
     try:
+        kept = run.step_state or _with_lagged(run, (yield from run.backend.save(_context(run))))
         saved = checkpoint.save(
             run.folder,
             step,

@@ -21,7 +21,7 @@ from grpo_engine.control import Control
 from grpo_engine.cpu import blas
 from grpo_engine.distributed.ranks import Lifeline, Ranks
 from grpo_engine.environments.dialogues import Environments, open_environments
-from grpo_engine.errors import CheckpointError
+from grpo_engine.errors import CheckpointError, ConfigError
 from grpo_engine.evaluation.pinned import first_pins
 from grpo_engine.events import (
     Event,
@@ -40,6 +40,8 @@ from grpo_engine.policy.memory import Lengths, MemoryEstimate, MemoryPlan
 from grpo_engine.policy.optimizer import Learner
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.trees import flatten
+from grpo_engine.remote.backend import RemoteBackend
+from grpo_engine.remote.opening import open_remote
 from grpo_engine.rollouts.batches import check_cache_bits
 from grpo_engine.rollouts.prompts import PromptRenderer
 from grpo_engine.rollouts.types import Sampling
@@ -212,7 +214,12 @@ def load_run(
     """
     config, step = context.config, context.step
     chosen = chosen or context.objects.recipe(config.algorithm)
-    policy, recipe = yield from _model(context, chosen)
+    remote, recipe = None, chosen
+    if config.remote.url:
+        remote, recipe = yield from _server(context, chosen)
+        policy: Policy = remote.policy
+    else:
+        policy, recipe = yield from _model(context, chosen)
     usable = [renderer(loaded.config, loaded.task, policy).usable() for loaded in tasks]
     renders = [render for render, _ in usable]
     noted = [text for _, notes in usable for text in notes]
@@ -225,16 +232,16 @@ def load_run(
     for text in dict.fromkeys(filter(None, (note, *(part.scorer.form_note for part in parts)))):
         yield NoteWritten(step=step, text=text)
     lengths = _longest(tasks, renders, policy, environments)
-    plan, estimate = yield from _planned(context, policy, lengths)
-    context.stack.enter_context(preflight.wired(estimate))
+    if remote is not None:
+        plan, estimate = _unplanned(config)
+    else:
+        plan, estimate = yield from _planned(context, policy, lengths)
+        context.stack.enter_context(preflight.wired(estimate))
     sampling = Sampling.of(config.training)
     if plan.max_rows < config.training.rows:  # without a limit, evaluations may have more rows
         sampling = replace(sampling, max_rows=plan.max_rows)
     if sampling.truncated:
         yield warning(step, TRUNCATED)
-    learner, critic = _optimizers(config, policy, recipe)
-    if context.saved is None and config.optimizer.start is not None:
-        persist.begin_with(policy, learner, critic, Path(config.optimizer.start))
     run = EngineRun(
         config=config,
         recipe=recipe,
@@ -243,7 +250,7 @@ def load_run(
         policy=policy,
         parts=parts,
         environments=environments,
-        backend=LocalBackend(policy, learner, critic, config.optimizer.max_grad_norm),
+        backend=remote or _local_backend(context, policy, recipe),
         alerts=Alerts(_limits(config, recipe, policy, parts, estimate)),
         sampling=sampling,
         lengths=lengths,
@@ -340,6 +347,55 @@ def _model(context: RunContext, chosen: Recipe) -> Generator[Event, None, tuple[
         settled=mismatch.correction(chosen, recipe),
     )
     return policy, recipe
+
+
+def _server(
+    context: RunContext, chosen: Recipe
+) -> Generator[Event, None, tuple[RemoteBackend, Recipe]]:
+    """Open the policy on its server; sampler and trainer are two programs there.
+
+    So importance correction is on unless it was set.
+    """
+    config, step, saved = context.config, context.step, context.saved
+    if context.ranks.size > 1:
+        raise ConfigError(
+            f"remote.url has the weights on a server, and this run has {context.ranks.size} ranks; "
+            "start it once, without mlx.launch",
+            "remote.url",
+        )
+    begun = time.perf_counter()
+    yield PhaseStarted(
+        step=step, phase="load", detail=f"{config.model.path} on {config.remote.url}"
+    )
+    backend = yield from open_remote(
+        config, context.control, context.folder, step, context.stack.callback, begins=saved is None
+    )
+    policy = backend.policy
+    if config.teacher.path:
+        yield PhaseStarted(step=step, phase="load", detail=config.teacher.path)
+        policy.teacher = load_teacher(config, policy)
+    if saved is not None:
+        recipe = mismatch.corrected(chosen, saved.get("settled", {}))
+    else:
+        recipe = mismatch.with_correction(chosen, config.algorithm.importance_cap, agree=False)
+    yield ModelLoaded(
+        step=step,
+        path=config.model.path,
+        parameters=0,
+        trainable=0,
+        dtype=policy.dtype,
+        notes=policy.notes,
+        seconds=time.perf_counter() - begun,
+        settled=mismatch.correction(chosen, recipe),
+    )
+    return backend, recipe
+
+
+def _unplanned(config: RunConfig) -> tuple[MemoryPlan, MemoryEstimate]:
+    """All rows at once, in the memory of a server."""
+    rows = config.training.rows
+    estimate = MemoryEstimate(weights=0, optimizer=0, sampling=0, update=0, known=False)
+    return MemoryPlan(rows, grad_checkpoint=False, head_chunk=1, max_rows=rows), estimate
 
 
 def renderer(config: RunConfig, task: Task, policy: Policy) -> PromptRenderer:
@@ -446,16 +502,17 @@ def _plan_less(run: EngineRun) -> Iterator[Event]:
         )
 
 
-def _optimizers(
-    config: RunConfig, policy: Policy, recipe: Recipe
-) -> tuple[Learner, Learner | None]:
-    """The optimisers of the policy and, if the recipe has one, of the critic."""
+def _local_backend(context: RunContext, policy: Policy, recipe: Recipe) -> LocalBackend:
+    """The policy with its optimiser and, if the recipe has one, the critic's."""
+    config, critic = context.config.optimizer, None
     learner = Learner(
-        optimizer.build(config.optimizer), policy.snapshot(), scales_loss=policy.dtype == "float16"
+        optimizer.build(config), policy.snapshot(), scales_loss=policy.dtype == "float16"
     )
-    if not recipe.has_critic:
-        return learner, None
-    return learner, Learner(optimizer.build_critic(config.optimizer), policy.critic_weights())
+    if recipe.has_critic:
+        critic = Learner(optimizer.build_critic(config), policy.critic_weights())
+    if context.saved is None and config.start is not None:
+        persist.begin_with(policy, learner, critic, Path(config.start))
+    return LocalBackend(policy, learner, critic, config.max_grad_norm)
 
 
 def _limits(

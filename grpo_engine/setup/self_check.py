@@ -17,10 +17,9 @@ from grpo_engine.config.mismatch import CACHED, Gap
 from grpo_engine.errors import SelfCheckError
 from grpo_engine.events import Event, NoteWritten, PhaseStarted
 from grpo_engine.policy.policy import Policy
-from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.types import PromptRows, Trajectory
 from grpo_engine.run.recovery import fewer_sampled, repeated
-from grpo_engine.run.requests import handle_requests
+from grpo_engine.run.requests import step_context
 from grpo_engine.run.session import EngineRun
 from grpo_engine.training.drawing import Drawing
 from grpo_engine.training.logprobs import score_tokens
@@ -59,7 +58,7 @@ def check_itself(run: EngineRun) -> Iterator[Event]:
         ),
         "the weights that answers are sampled with and those that are trained": (
             trained.logprobs - sampled.logprobs,
-            EXACT,
+            EXACT if policy.has_weights else limit,
         ),
         "two forward passes over the same answers (ratio 1)": (
             first.logprobs - second.logprobs,
@@ -69,8 +68,6 @@ def check_itself(run: EngineRun) -> Iterator[Event]:
     if run.has_reference:
         reference = yield from score_tokens(run, 0, rollouts, under=policy.as_reference)
         gaps["the policy and its reference (KL 0)"] = (first.logprobs - reference.logprobs, limit)
-    remedy = f"rows or model.dtype={'bfloat16' if policy.dtype == 'float16' else 'float32'}"
-    remedy = "model.kv_bits=off" if policy.config.cache_bits else f"model.compute={remedy}"
     worst = 0.0
     for name, (values, limit) in gaps.items():
         gap = _gap(values, mask)
@@ -78,8 +75,7 @@ def check_itself(run: EngineRun) -> Iterator[Event]:
             raise SelfCheckError(
                 f"before step 1 {name} differ by {gap.mean:.3g} nats on average and "
                 f"{gap.max:.3g} at most, more than {limit.mean:g} and {limit.max:g}: this model "
-                f"is not trained as it is sampled. Set {remedy}; if it stays, the model's code "
-                "keeps state that the engine does not know"
+                f"is not trained as it is sampled. {policy.gap_remedy}"
             )
         worst = max(worst, gap.max)
     yield NoteWritten(step=0, text=f"self-check passed: largest difference {worst:.1e} nats")
@@ -109,14 +105,12 @@ def _sampled(
     def sample() -> Generator[Event, None, list[Trajectory]]:
         at_a_time = replace(sampling, max_rows=run.sampling.max_rows)
         return (
-            yield from sample_groups(
-                run.policy,
+            yield from run.backend.sample(
                 prompt_rows,
                 at_a_time,
+                step_context(run, 0),
                 seed=run.config.seed,
-                step=FIXED_STEP,
-                event_step=0,
-                requests=partial(handle_requests, run),
+                noise_step=FIXED_STEP,
                 weights=moved,
             )
         )

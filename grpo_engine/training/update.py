@@ -60,7 +60,7 @@ class UpdateResult:
     complete_passes: int = 0
     passes: tuple[Pass, ...] = ()
     objective: float | None = None  # minus the loss of the last pass
-    grad_norm: float | None = 0.0  # None where a server does not tell it
+    grad_norm: float | None = 0.0  # None where a server does not give it
     sums: Sums = field(default_factory=dict)  # the last pass's metrics
     entropy: tuple[float, float] = (0.0, 0.0)  # the first pass's (sum, count)
     not_finite: str = ""
@@ -165,7 +165,9 @@ def _make_pass(
             culprit = yield from _culprit(run, step, inputs, minibatch)
             done = replace(done, not_finite=reason, culprit=culprit)
             break
-        done = replace(done, objective=objective, grad_norm=measured.norms.policy)
+        done = replace(done, objective=objective)
+        if measured.norms.is_of_weights:
+            done = replace(done, grad_norm=measured.norms.policy)
         if not done.stopped:
             done = yield from apply(run, step, minibatch, measured, done)
         yield _pass_finished(step, minibatch, measured, done)

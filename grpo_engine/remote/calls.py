@@ -1,0 +1,67 @@
+"""Waits for a server's answers, handles the user's requests meanwhile, and repeats what it may."""
+
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future, wait
+from typing import Final, TypeVar
+
+from grpo_engine.control import Control
+from grpo_engine.events import Event, warning
+from grpo_engine.remote.protocol import ServiceError, ServiceUnavailableError
+from grpo_engine.run.backend import StepContext
+
+POLL_S: Final = 0.05  # between checks of the user's requests
+PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)  # before each further attempt
+
+T = TypeVar("T")
+
+
+class Calls:
+    """The calls of a run to its server, which pause the run where waiting has not helped."""
+
+    def __init__(self, control: Control) -> None:
+        self.control = control
+        self.attempts = 0  # failed ones since the last that succeeded
+        self.failure = ""  # why a call failed that is not made again
+
+    def result(
+        self, call: Callable[[], Future[T]], context: StepContext
+    ) -> Generator[Event, None, T]:
+        """The result of a call, which is made again as long as the server does not take it."""
+        while True:
+            try:
+                result = yield from until_done(call(), context)
+            except ServiceUnavailableError as error:
+                yield from self.wait(error, context)
+            except ServiceError as error:
+                self.failure = str(error)
+                raise
+            else:
+                self.attempts = 0
+                return result
+
+    def wait(self, error: ServiceUnavailableError, context: StepContext) -> Iterator[Event]:
+        """Wait longer after each failure, and after many of them pause the run."""
+        if self.attempts == 0:
+            yield warning(context.step, f"{error} It is tried again.")
+        if self.attempts >= len(PAUSES_S):
+            yield warning(context.step, f"{error} The run pauses; `continue` tries again.")
+            self.control.ask("pause")
+            yield from context.requests()
+            self.attempts = 0
+            return
+        seconds = PAUSES_S[self.attempts]
+        self.attempts += 1
+        for _ in range(round(seconds / POLL_S)):
+            self.control.wait(POLL_S)
+            yield from context.requests()
+
+
+def until_done(future: Future[T], context: StepContext) -> Generator[Event, None, T]:
+    """The result of a future; one that is no longer awaited is cancelled."""
+    try:
+        while not wait([future], POLL_S).done:
+            yield from context.requests()
+    except BaseException:
+        future.cancel()
+        raise
+    return future.result()
