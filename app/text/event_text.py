@@ -15,6 +15,8 @@ def sentence(event: ev.Event) -> str:
             device = f" on {device_text(event.device)}" if event.device else ""
             recipe = f", recipe {event.recipe}" if event.recipe else ""
             return f"{begun} {step_of(event.step, event.total_steps)}{device}{recipe}"
+        case ev.ModelLoaded(parameters=0):  # on a server, whose notes follow
+            return f"tokenizer of {event.path} loaded and server reached in {event.seconds:.1f} s"
         case ev.ModelLoaded():
             return (
                 f"model {event.path} in memory after {event.seconds:.1f} s: {event.parameters:,} "

@@ -64,7 +64,7 @@ def load_remote_policy(config: ModelConfig, into: Path) -> RemotePolicy:
         tokenizer = load_tokenizer(
             folder, trust=config.trust_remote_code, end_ids=settings.get("eos_token_id")
         )
-    model = nn.Module()  # type: ignore[no-untyped-call]
+    model = nn.Module()
     return RemotePolicy(
         config=config,
         folder=folder,

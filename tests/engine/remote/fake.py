@@ -4,6 +4,7 @@ It is an independent way to the same numbers: logits of whole sequences, its own
 """
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+import numpy as np
 from mlx.optimizers import AdamW
 from mlx.utils import tree_map
 
@@ -142,7 +144,7 @@ class FakeService:
     ) -> Future[list[tuple[float, ...]]]:
         def work() -> list[tuple[float, ...]]:
             with self.policy.using(self.initial if base else None):
-                return [tuple(self._logprobs(i[:-1], i[1:]).tolist()) for i in sequences]
+                return [floats(self._logprobs(i[:-1], i[1:])) for i in sequences]
 
         return self._done("logprobs of the base" if base else "logprobs", work)
 
@@ -166,9 +168,9 @@ class FakeService:
                     else {name: self.gradient[name] + flat[name] for name in flat}
                 )
                 mx.eval(self.gradient)
-                results.append(tuple(logprobs.tolist()))
+                results.append(floats(logprobs))
             self.rows += len(rows)
-            return results  # type: ignore[return-value]
+            return results
 
         return self._done("accumulate", work)
 
@@ -176,7 +178,8 @@ class FakeService:
         def work() -> float:
             divisor = self.rows if self.capabilities.scale == "mean per row" else 1
             gradient = {name: value / divisor for name, value in self.gradient.items()}
-            norm = sum(float(mx.square(value).sum()) for value in gradient.values()) ** 0.5
+            squares = sum(float(mx.square(value).sum()) for value in gradient.values())
+            norm = math.sqrt(squares)
             if adam.max_grad_norm:
                 factor = min(1.0, adam.max_grad_norm / (norm + 1e-6))
                 gradient = {name: value * factor for name, value in gradient.items()}
@@ -234,6 +237,10 @@ class FakeService:
 
     def close(self) -> None:
         self.is_open = False
+
+
+def floats(values: mx.array) -> tuple[float, ...]:
+    return tuple(map(float, np.array(values)))
 
 
 def write_peft(weights: Mapping[str, mx.array], adapter: Mapping[str, Any], folder: Path) -> None:

@@ -10,6 +10,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from grpo_engine import consent
 from grpo_engine.config.parse import merge
 from grpo_engine.config.recipes import RECIPES
 from grpo_engine.control import Control
@@ -27,6 +28,7 @@ from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.trees import flatten
 from grpo_engine.remote import calls, opening
 from grpo_engine.remote.protocol import (
+    Connection,
     Scale,
     Service,
     ServiceOutcomeUnknownError,
@@ -126,14 +128,14 @@ def numbers(events: Sequence[Event]) -> Iterator[tuple[str, float]]:
     """The losses, metrics and token numbers of a run."""
     for event in events:
         if isinstance(event, PassFinished):
-            yield f"{event.step} loss of {event.index}.{event.minibatch}", event.loss
+            yield f"{event.step} loss of {event.index}.{event.minibatch}", event.loss or 0.0
         if isinstance(event, StepFinished):
             for name in METRICS:
                 if name in event.metrics:
                     yield f"{event.step} {name}", event.metrics[name]
         if isinstance(event, TokensScored):
             for row in event.numbers:
-                values = [*row.old, *row.reference, *row.advantages, *row.after]
+                values: list[float] = [*row.old, *row.reference, *row.advantages, *row.after]
                 values += [value for one in row.passes for value in one]
                 yield f"{event.step} tokens of {event.group}.{row.index}", float(np.sum(values))
 
@@ -255,7 +257,9 @@ def test_a_run_is_resumed_from_the_state_on_the_server(
         events.append(event)
         if isinstance(event, CheckpointSaved) and event.step == 2:
             control.ask("stop_after_step")
-    assert events[-1].reason == "stopped"  # type: ignore[attr-defined]
+    stopped = events[-1]
+    assert isinstance(stopped, RunFinished)
+    assert stopped.reason == "stopped"
     service.policy.load_trainable(service.initial)  # a server that has only its files
     again = pair.run_remote(service, resume=True)
     finished(again)
@@ -423,3 +427,48 @@ def test_remote_settings_without_a_server_are_refused(world: Path) -> None:
     with pytest.raises(ConfigError, match="never the key") as raised:
         settings(world, remote={"url": "http://localhost:1", "key_env": "tml-secret"})
     assert "tml-secret" not in str(raised.value)
+
+
+def test_a_server_is_reached_as_the_settings_say(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote = {
+        "url": "http://10.0.0.1:8000",
+        "model": "Qwen/Qwen3-8B",
+        "key_env": "SERVER_KEY",
+        "insecure": True,
+    }
+    config = settings(world, **changed(remote=remote))
+    reached: list[Connection] = []
+
+    def refuse(connection: Connection) -> Future[Service]:
+        reached.append(connection)
+        raise ServiceRefusedError("no.")
+
+    monkeypatch.setattr(opening, "connect", refuse)
+    end = events_of(config, tmp_path / "unset")[-1]
+    assert isinstance(end, RunFailed)
+    assert "SERVER_KEY, which is not set" in end.message
+    assert not reached
+    monkeypatch.setenv("SERVER_KEY", "tml-secret")
+    events = events_of(config, tmp_path / "set")
+    assert "tml-secret" not in repr(events)
+    assert reached == [
+        Connection(
+            url="http://10.0.0.1:8000",
+            model="Qwen/Qwen3-8B",
+            rank=4,
+            seed=5,
+            key="tml-secret",
+            is_insecure=True,
+            vocab_size=261,
+        )
+    ]
+
+
+def test_a_server_that_an_imported_run_names_is_asked_about(world: Path) -> None:
+    config = settings(world, **changed(**REMOTE))
+    question = consent.question_of(config.model_dump(mode="json"))
+    assert [str(item) for item in question.items if item.path == "remote.url"] == [
+        "contact the server http://localhost:1, for every prompt and answer (remote.url)"
+    ]

@@ -269,6 +269,13 @@ NAMED = {
     "test_a_step_is_logged_once_the_next_has_values_and_the_last_when_the_run_ends",
     "sandbox.environment": "tests/app/test_variables.py::"
     "test_what_the_setting_names_reaches_a_reward_function",
+    "remote.url": "tests/engine/remote/test_remote_runs.py::"
+    "test_three_steps_on_a_server_equal_three_local_ones",
+    **{
+        f"remote.{name}": "tests/engine/remote/test_remote_runs.py::"
+        "test_a_server_is_reached_as_the_settings_say"
+        for name in ("model", "key_env", "insecure")
+    },
     **{
         f"alerts.{name}": "tests/engine/alerts/test_alerts.py::"
         "test_every_threshold_is_a_setting_that_is_obeyed"
