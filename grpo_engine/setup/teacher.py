@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from grpo_engine.config.settings import ModelConfig, RunConfig
+from grpo_engine.config.settings import ModelConfig, RemoteConfig, RunConfig
 from grpo_engine.errors import ConfigError, ModelError, quoted
 from grpo_engine.evaluation.target import find_target
 from grpo_engine.policy.load import load_policy
@@ -40,9 +40,10 @@ def load_teacher(
     compute = "rows" if config.model.compute == "rows" else "graph"
     load = load or partial(load_policy, seed=config.seed, frozen=True)
     over = {"model": {"compute": compute, "grad_checkpoint": "off"}}
+    here = config.model_copy(update={"remote": RemoteConfig()})  # where a teacher always is
     try:
         settings = find_target(
-            config.teacher.path, config, over, step=None, folder=Path, adapter_model=True
+            config.teacher.path, here, over, step=None, folder=Path, adapter_model=True
         ).config.model
         teacher = load(settings)
     except ModelError as error:
