@@ -51,9 +51,9 @@ def open_remote(
 
 def connect(connection: Connection) -> Future[Service]:
     """Connect with the SDK, which is imported only here."""
-    from grpo_engine.remote import service
+    from grpo_engine.remote.service import connect
 
-    return service.connect(connection)
+    return connect(connection)
 
 
 def _connection(config: RunConfig, policy: RemotePolicy) -> Connection:
