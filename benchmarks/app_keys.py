@@ -240,7 +240,7 @@ def walk(ear: Ear, stop: tour.Stop, found: Keys, count: int) -> None:
 
 def press(ear: Ear, stop: tour.Stop, found: Keys, count: int) -> None:
     """Press the keys of a stop until the wanted number is reached."""
-    for place, key in enumerate(stop.keys.split()):
+    for place, key in enumerate(pressed(ear, stop.keys)):
         if len(found.spent) + found.lost.total() >= count:
             return
         value = ear.measure(key)
@@ -253,6 +253,22 @@ def press(ear: Ear, stop: tour.Stop, found: Keys, count: int) -> None:
             found.lost[name] += 1
             if os.environ.get("TOUR_DEBUG"):
                 print(name, *ear.screen.display, sep="\n", flush=True)
+
+
+def pressed(ear: Ear, keys: str) -> Iterator[str]:
+    """Return the keys one by one, and one with `AROUND` until it has led back to the titles."""
+    for key in keys.split():
+        single = key.removesuffix(tour.AROUND)
+        before = titles(ear)
+        yield single
+        while single != key and titles(ear) != before:
+            yield single
+
+
+def titles(ear: Ear) -> str:
+    """Return the titles of the table, once they are drawn."""
+    ear.settle()
+    return ear.screen.display[tour.TITLES]
 
 
 def walked(terminal: Terminal, count: int, live: bool) -> Keys:

@@ -40,13 +40,24 @@ NOT_PRESSED = frozenset(
         "chat.begin",
         "chat.next",
         "chat.before",  # load a model
+        "move.left",
+        "move.right",  # the uses of the columns of a file, which another process reads first
+        "trust.up",
+        "trust.down",  # scroll a question that is longer than the screen
     )
 )
 
 
+TITLES = 2  # the row of the titles of the table of runs, one of which has an arrow
+AROUND = "..."  # after a key that sorts by the next of as many columns as fit
+
+
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A screen with its panels, the unmeasured keys that lead there, and the measured keys."""
+    """A screen with its panels, the unmeasured keys that lead there, and the measured keys.
+
+    A key with `AROUND` is pressed until the titles of the table are what they were before.
+    """
 
     screens: tuple[str, ...]
     way: str
@@ -71,14 +82,14 @@ RUNS = Stop(
         "RunsScreen",
         "WorkbenchScreen",
         "Workbench",
-        "Ask",
+        "InputDialog",
         "Choice",
         "ControlScreen",
     ),
     SECOND,
     f"down up j k pagedown pageup end home down {PANELS} {COMMON} ctrl+c escape "
     "space down space i escape g escape m escape "
-    "z s s s s s s s s s z G G c q r x enter u 2 1 3 1 4 1 5 1 "
+    f"z s{AROUND} z G G c q r x enter u 2 1 3 1 4 1 5 1 "
     "home down space down space d 1 home down space down space enter 1",
 )
 CHAT = Stop(("RunsScreen", "ChatScreen"), f"{SECOND} down down down", "A escape")
@@ -105,15 +116,15 @@ WATCH = Stop(
 )
 CHARTS = (
     "left h right l less_than_sign greater_than_sign left_curly_bracket right_curly_bracket "
-    "home right end home at escape down j up k a a a minus equals_sign m escape"
+    "home right end home at escape down j up k Y Y a a a minus equals_sign m escape"
 )
 ROLLOUTS = Stop(
     ("RolloutsScreen",),
-    f"{SECOND} enter 4",
-    "v escape right l left h end home down j up k n n p p m m m m m d d s s s p "
+    f"1 home enter 4 {SECOND} enter 4",  # another run first: one that stays open keeps its prompt
+    "v escape right l left h end home down j up k n n p p m m m m m s s s p "
     "less_than_sign less_than_sign greater_than_sign left_curly_bracket right_curly_bracket t "
-    "left_square_bracket left_square_bracket right_square_bracket at escape t t "
-    f"f f F {PANELS} {COMMON} asterisk",
+    "left_square_bracket left_square_bracket right_square_bracket d d d at escape t t "
+    f"f f F {PANELS} {COMMON} tab asterisk",
 )
 DIALOGUES = Stop(("RolloutsScreen",), f"{SECOND} down down enter 4", "pagedown pageup pagedown")
 LAB = Stop(
@@ -124,9 +135,9 @@ LAB = Stop(
 )
 HELP = Stop(("HelpScreen",), "1 question_mark", "j k y escape question_mark slash escape")
 COMPARE = Stop(
-    ("CompareScreen",),
+    ("CompareScreen", "ChartStack", "WorkbenchScreen"),
     TWO,
-    f"{CHARTS} home enter escape {COMMON} {PANELS} plus escape "
+    f"{CHARTS} e escape home enter escape {COMMON} {PANELS} plus escape "
     "right_square_bracket right_square_bracket n p left_square_bracket "
     "tab tab tab down b up b x G q",
 )
@@ -138,24 +149,23 @@ PICKER = Stop(
 NEW_RUN = Stop(
     ("NewRunScreen",),
     "2",
-    f"down j up k pagedown pageup end home down down down right u right left enter escape "
-    f"{COMMON} {PANELS} "
-    "L escape home enter escape right_square_bracket right_square_bracket n p "
-    "right_square_bracket enter escape right_square_bracket right_square_bracket enter escape "
-    "right_square_bracket left_square_bracket escape home down down down right ctrl+z "
-    "right backspace down space escape w escape D q",
+    f"down j up k pagedown pageup end home {COMMON} escape {PANELS} L escape enter escape "
+    "right_square_bracket right_square_bracket n p right_square_bracket enter escape "
+    "right_square_bracket right_square_bracket enter escape right_square_bracket "
+    "left_square_bracket escape down down down down right u right left enter escape "
+    "right ctrl+z right backspace down w escape D q",
 )
 BEGIN = Stop(
     ("NewRunScreen", "Picker"),
-    f"{SECOND} down down down c",
-    "home enter down up slash s down slash up escape escape q",
+    f"{SECOND} down down down c y home",  # yes to a run that did not begin with these preferences
+    "enter down up slash s down slash up escape escape enter home enter q",
 )
 STOPS = (
     RUNS,
     CHAT,
     QUEUE,
     MESSAGES,
-    WATCH.then("tab tab tab tab x x"),
+    WATCH.then("shift+tab x x tab"),
     ROLLOUTS,
     DIALOGUES,
     LAB,
@@ -198,7 +208,7 @@ def unfired() -> list[str]:
         (name, key)
         for stop in (*STOPS, *LIVE_STOPS)
         for name in stop.screens
-        for key in stop.keys.split()
+        for key in stop.keys.replace(AROUND, "").split()
     }
     return sorted(
         binding
