@@ -1,10 +1,16 @@
 """What all screens and dialogs of the workbench can do."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+from rich.console import RenderableType
+from rich.segment import Segment
+from rich.style import Style
 from textual.await_complete import AwaitComplete
+from textual.color import Color
+from textual.renderables.background_screen import BackgroundScreen
 from textual.screen import ModalScreen, Screen
 
 P = ParamSpec("P")
@@ -27,6 +33,12 @@ class AppScreen(AnyScreen):
     def workbench(self) -> Any:
         """The app; a screen that can import it has its type."""
         return self.app
+
+    def _compositor_refresh(self) -> None:
+        """Draw what changed below a dialog once; Textual would draw all of it with each event."""
+        before = self._repaint_required
+        super()._compositor_refresh()
+        self._repaint_required = before
 
     async def read(
         self,
@@ -60,8 +72,31 @@ class AppScreen(AnyScreen):
         """Show what was turned on or off, beyond passing it to the panels."""
 
 
+@lru_cache(maxsize=4096)
+def tinted(style: Style, colour: Color) -> Style:
+    """A style as Textual tints it in what is below a dialog."""
+    ((_, result, _),) = BackgroundScreen.process_segments((Segment(" ", style),), colour)
+    return result or style
+
+
+class Below(BackgroundScreen):
+    """The screen below a dialog; Textual would mix the colours of each piece of text anew."""
+
+    @classmethod
+    def process_segments(cls, segments: Iterable[Segment], color: Color) -> Iterable[Segment]:
+        """Tint pieces of text; overrides Textual."""
+        for text, style, control in segments:
+            plain = (style or Style.null()).clear_meta_and_links()
+            yield Segment(text, tinted(plain, color), control)
+
+
 class DismissedOnce(AnyScreen):
     """A base class for screens over others; list it before `Screen`."""
+
+    def render(self) -> RenderableType:
+        """What is below the dialog, tinted; overrides Textual."""
+        drawn = super().render()
+        return Below(drawn.screen, drawn.color) if isinstance(drawn, BackgroundScreen) else drawn
 
     def dismiss(self, result: Any = None) -> AwaitComplete:
         """Close with a result, unless another screen is already on top.

@@ -5,12 +5,18 @@ from pathlib import Path
 
 import pytest
 from rich.color import ColorType
-from textual.geometry import Size
+from rich.segment import Segment
+from rich.style import Style
+from textual.color import Color
+from textual.geometry import Region, Size
+from textual.renderables.background_screen import BackgroundScreen
 
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.ask import InputDialog
-from grpo_tui.app.tui.dialogs.dialog import AppScreen
+from grpo_tui.app.tui.dialogs.dialog import AppScreen, Below
+from grpo_tui.app.tui.screens.runs.screen import RunsTable
 from grpo_tui.app.tui.widgets.field import Field
+from grpo_tui.app.tui.widgets.top_bar import TopBar
 from tests.app.stored import record
 
 TOUR = "1 enter question_mark escape z z 4 m v escape 2 p escape L escape 1 space d 5 ctrl+p escape"
@@ -46,6 +52,64 @@ async def test_a_dialog_and_what_is_beneath_follow_the_size(store: Path) -> None
         assert app.screen._compositor.size == Size(90, 30)
         assert isinstance(app.screen, AppScreen)
         assert app.screen.has_class("-narrow")
+
+
+async def test_a_key_in_a_dialog_does_not_draw_what_is_below(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be drawn with each event, as long as the dialog is open."""
+    drawn = []
+    app = Workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        app.push_screen(InputDialog("name", {"Another name.": Field()}))
+        await pilot.pause()
+        # something below has changed while the dialog is open
+        app.screen_stack[0].query_one(TopBar).refresh()
+        await pilot.pause(0.1)
+        console = Below.__rich_console__
+        monkeypatch.setattr(
+            Below,
+            "__rich_console__",
+            lambda *args: drawn.append(args) or console(*args),  # type: ignore[func-returns-value]  # append
+        )
+        for key in "abc":
+            await pilot.press(key)
+            app.screen_stack[0].call_later(lambda: None)  # an event that changes nothing
+            await pilot.pause(0.1)
+        assert "abc" in shown(app)
+        assert drawn == []
+        app.screen_stack[0].query_one(TopBar).refresh(Region(0, 0, 10, 1))
+        await pilot.pause(0.1)
+        assert len(drawn) == 1
+
+
+async def test_what_is_below_a_dialog_is_shown_as_it_changes(store: Path) -> None:
+    app = Workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        app.push_screen(InputDialog("name", {"Another name.": Field()}))
+        await pilot.pause()
+        for number in range(3):
+            app.screen_stack[0].query_one(RunsTable).title = f"title {number}"
+            app.screen_stack[0].query_one(RunsTable).on_descendant_blur()
+            await pilot.pause(0.1)
+            assert f"title {number}" in shown(app)
+        await pilot.press("escape")
+        await pilot.pause()
+        assert "title 2" in shown(app)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6])
+def test_what_is_below_a_dialog_has_textuals_colours(alpha: float) -> None:
+    colour = Color(10, 20, 30, a=alpha)
+    segments = [
+        Segment("plain"),
+        Segment("text", Style.parse("bold #ff8000 on #102030")),
+        Segment("link", Style.parse("#ff8000 link https://example.org")),
+        Segment("meta", Style.parse("on #ffffff") + Style.from_meta({"offset": (1, 2)})),
+    ]
+    expected = list(BackgroundScreen.process_segments(segments, colour))
+    assert list(Below.process_segments(segments, colour)) == expected
+    assert not any(style.meta or style.link for _, style, _ in expected if style)
 
 
 @pytest.mark.slow
