@@ -173,6 +173,11 @@ def test_answers_that_nothing_can_be_learned_from_are_counted(tmp_path: Path) ->
     assert texts(rows_of(store, columns={"origin": "pinned"})[0]) == ["right"]
 
 
+def test_of_equally_good_answers_the_newest_is_taken(tmp_path: Path) -> None:
+    old, new = (group(PROBLEMS[0], answer(f"right, {age}", 1.0)) for age in ("old", "new"))
+    assert texts(rows_of(store_of(tmp_path, old, new))[0]) == ["right, new"]
+
+
 def test_equal_rewards_make_no_pair(tmp_path: Path) -> None:
     equal = group(PROBLEMS[0], answer("right", 0.1 + 0.2), answer("right again", 0.3))
     rows, left_out = rows_of(store_of(tmp_path, equal), "preferences")
