@@ -21,12 +21,14 @@ HEAT_NAMES: dict[HeatMode, str] = {
 HEAT_MODES: tuple[HeatMode, ...] = tuple(HEAT_NAMES)
 CLIP_SHADES = {"high": 1.0, "low": -1.0, "ceiling": -1.0, "free": 0.0}
 MIN_SHADE = 0.15  # the least shade of a token that is pushed
+ROUNDING = 1e-6  # of a log-probability in float32, and so of its changes and of KL
+NO_PUSH = 1e-4  # the advantage, or the like by KL, whose push is none
 
 Measure = Literal["clipped", "kl"]
 MEASURES: dict[Measure, str] = {"clipped": "clipped token", "kl": "highest KL"}
 
 OF_LOSS: Mapping[HeatMode | Measure, Callable[[TokenLoss], Any]] = {
-    "push": attrgetter("gradient"),
+    "push": lambda token: 0.0 if abs(token.gradient) <= NO_PUSH * token.weight else token.gradient,
     "kl": attrgetter("kl"),
     "clip": lambda token: CLIP_SHADES[token.side],
     "clipped": lambda token: None if token.side == "free" else token.ratio,
@@ -64,12 +66,17 @@ def values_of(
 
 
 def shades(mode: HeatMode, rollouts: Sequence[Values]) -> tuple[Values, ...]:
-    """The shades of a group's tokens by their values, −1 to 1; the largest has the full shade."""
-    low = MIN_SHADE if mode == "push" else 0.0
+    """The shades of a group's tokens by their values, −1 to 1; the largest has the full shade.
+
+    Values of the size of rounding have none, so that a group in which nothing happened is empty.
+    """
+    low, nothing = (MIN_SHADE, 0.0) if mode == "push" else (0.0, ROUNDING)
     largest = max((abs(value) for values in rollouts for value in values if value), default=1.0)
 
     def shade(value: float | None) -> float | None:
-        return value and math.copysign(low + (1 - low) * abs(value) / largest, value)
+        if value is None or abs(value) <= nothing:
+            return value and 0.0
+        return math.copysign(low + (1 - low) * abs(value) / largest, value)
 
     return tuple(tuple(map(shade, values)) for values in rollouts)
 

@@ -98,6 +98,17 @@ def test_a_push_is_the_slope_with_the_kl_terms_share() -> None:
     assert MIN_SHADE == 0.15
 
 
+def test_a_group_without_push_or_change_has_no_shades() -> None:
+    # With a weight of 1/500 an advantage of 1 pushes by .002, and one of .0001 by 2e-7: that is
+    # nothing beside it. A push by the KL penalty of 4e-7 is one of .0002, and is shown.
+    rounding = tuple(term(push=0.0, pull=1e-8, weight=0.002) for _ in range(3))
+    assert alone("push", ROW, rounding) == (0.0,) * 3
+    kl = term(push=0.0, pull=4e-7, weight=0.002)
+    assert alone("push", ROW, (kl, *rounding[1:])) == (1.0, 0.0, 0.0)
+    assert shades("change", [(2e-7, -4e-7), (None, 0.0)]) == ((0.0, 0.0), (None, 0.0))
+    assert shades("kl", [(2e-6, 1e-6)]) == ((1.0, 0.0),)
+
+
 def test_one_scale_is_for_all_answers_of_a_group() -> None:
     other = replace(ROW, entropy=(0.25, 4.0, math.nan), passes=((-1.0, -1.0, -1.0),))
     terms = ((term(push=-1.0),) * 3, (term(push=0.5, pull=-4.0, kl=math.inf),) * 3)
