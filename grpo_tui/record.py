@@ -411,6 +411,12 @@ def resume(run: str, *, after: int, files: RunFiles, store: str | Path | None = 
     return Run(recorder, tree, _limits(tree, config), after)
 
 
+def hide_evaluations(run: str, step: int, store: str | Path | None = None) -> None:
+    """Hide the held-out evaluations of a step, which are then recorded anew as a whole."""
+    with ExperimentStore(store_path(store)) as opened:
+        opened.hide_evaluations(opened.key_of(run), step)
+
+
 def set_files(run: str, files: RunFiles, store: str | Path | None = None) -> None:
     """Say anew what files an import read the run from, and what they have."""
     with ExperimentStore(store_path(store)) as opened:

@@ -21,7 +21,7 @@ from grpo_tui.experiments.recorded_events import events_of_step
 from grpo_tui.experiments.values import RunFiles
 from grpo_tui.foreign.files import UnfinishedError
 from grpo_tui.foreign.formats import recognised, unknown
-from grpo_tui.foreign.reader import ASPECTS, Reader, Step, answers
+from grpo_tui.foreign.reader import ASPECTS, Evaluation, Reader, Step, answers
 
 POLL_S = 2.0
 SHOWN = 5  # of different warnings
@@ -115,7 +115,8 @@ def _import(
         for item in _new_steps(reader, earlier.after if earlier else -1, options):
             if item:
                 started = started or _Import(reader, item[1], earlier, options)
-                started.write(*item, [str(warning.message) for warning in caught])
+                complaints = [str(warning.message) for warning in caught]
+                started.take(*item, complaints)
                 caught.clear()
             elif started:
                 started.run.waiting()
@@ -144,12 +145,18 @@ def _opened(path: Path, options: Options) -> Sequence[Reader]:
 def _new_steps(reader: Reader, after: int, options: Options) -> Iterator[tuple[int, Step] | None]:
     """The finished steps after this one, as they appear, and None where nothing is new.
 
-    The newest step may be growing: a follower waits until it stays as it is.
+    The newest step may be growing: a follower waits until it stays as it is. It gets a step again
+    that changed later, as by an evaluation that ends after the steps that follow it.
     """
     seen: dict[int, object] = {}
+    taken: dict[int, object] = {}
     while True:
         steps = reader.steps()
         newest = max(steps, default=0)
+        for number, value in taken.items():
+            if value != steps.get(number) == seen.get(number):
+                yield number, reader.read(number)
+                taken[number] = steps[number]
         for number in [number for number in steps if number > after]:
             growing = number == newest and options.follow and seen.get(number) != steps[number]
             if growing:
@@ -163,7 +170,7 @@ def _new_steps(reader: Reader, after: int, options: Options) -> Iterator[tuple[i
                     options.progress(f"step {number} is left out: {error}")
                 break
             yield number, step
-            after = number
+            after, taken[number] = number, steps[number]
         if not options.follow:
             return
         seen = dict(steps)
@@ -194,13 +201,30 @@ class _Import:
             f"importing {self.run.name} from {reader.path}, written by {reader.trainer}"
         )
         self.steps, self._progress = 0, options.progress
+        self._evaluated: dict[int, Sequence[Evaluation]] = {}  # by step
         self._warned: set[str] = set()
 
-    def write(self, number: int, step: Step, complaints: list[str]) -> None:
-        """Record a step and wait until it is in the store."""
+    def take(self, number: int, step: Step, complaints: list[str]) -> None:
+        """Record a step, or what it has now that it had not; wait until it is in the store."""
         self._files_now = self._files_after(step)
-        for item in step.evaluations:
-            self.run.evaluation(number, item.problems, metrics=item.metrics, greedy=item.greedy)
+        earlier = self._evaluated.get(number)
+        if earlier != step.evaluations:
+            if earlier:
+                record.hide_evaluations(self.run.id, number, self._store)
+            for item in step.evaluations:
+                self.run.evaluation(number, item.problems, metrics=item.metrics, greedy=item.greedy)
+            if earlier is not None:
+                self.run.groups(number, [g for g in step.groups if g.group.origin == "eval"])
+        self._evaluated[number] = step.evaluations
+        if earlier is None:
+            self._write(number, step, complaints)
+        if not self.run.stored():
+            raise ImportRefusedError(
+                f"step {number} is not in the store {self.run.path}: it is locked or full; "
+                "import again when it can be written"
+            )
+
+    def _write(self, number: int, step: Step, complaints: list[str]) -> None:
         for text in dict.fromkeys(complaints):
             if text not in self._warned and len(self._warned) < SHOWN:
                 self.run.note(text, severity="warning")
@@ -210,11 +234,6 @@ class _Import:
             self.run.step(number, step.groups, metrics=step.metrics, updates=step.updates)
         else:  # before the first step
             self.run.groups(number, step.groups)
-        if not self.run.stored():
-            raise ImportRefusedError(
-                f"step {number} is not in the store {self.run.path}: it is locked or full; "
-                "import again when it can be written"
-            )
         self.steps += 1
 
     def _files_after(self, step: Step) -> RunFiles:

@@ -13,6 +13,7 @@ import pytest
 
 from grpo_engine import events as ev
 from grpo_tui.experiments.errors import ImportRefusedError
+from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.foreign import streams
 from grpo_tui.foreign.importing import Options, import_runs
 from tests.foreign.made import HERE, detail, events, groups, names, texts
@@ -194,3 +195,49 @@ def test_damage_is_named(run: Path, store: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(ImportRefusedError, match=r"orchestrator/00000\.jsonl:1: trace_id must be"):
         import_runs(run, Options(store=store))
     assert not store.exists() or names(store) == []
+
+
+def test_an_evaluation_that_ends_after_its_step_was_recorded_is_taken_as_a_whole(
+    run: Path, store: Path
+) -> None:
+    """Of step 2's evaluation the first of four answers is there in time, the others later."""
+    chunks = sorted((run / STREAM).iterdir())
+    episodes = [line for chunk in chunks for line in chunk.read_text().splitlines()]
+    works = [json.loads(line)["run"]["work"] for line in episodes]
+    held_out = [
+        line
+        for line, work in zip(episodes, works, strict=True)
+        if work["type"] == "eval" and work["step"] <= 2
+    ]
+    assert len(held_out) == 4
+    for chunk in chunks:
+        kept = [line for line in chunk.read_text().splitlines() if line not in held_out[1:]]
+        chunk.write_text("\n".join([*kept, ""]))
+    samples: list[int] = []
+
+    def evaluated() -> int:
+        with StoreReader(store) as reader:
+            key = reader.resolve("@last").key
+            (stored,) = reader.evaluations(key)
+            answers = [group.rollouts for group in reader.groups(key, origin="eval")]
+            series = reader.metric_series(key, "eval/rewards/right")
+        assert (stored.step, series.steps) == (2, (2,))
+        return sum(len(rollouts) for rollouts in answers)
+
+    def moves() -> Iterator[None]:
+        yield
+        yield
+        samples.append(evaluated())
+        with chunks[-1].open("a") as file:
+            file.write("\n".join([*held_out[1:], ""]))
+        yield  # it may be growing
+        yield
+        yield
+        samples.append(evaluated())
+        raise KeyboardInterrupt
+
+    move = moves()
+    import_runs(run, Options(store=store, follow=True, wait=lambda: next(move)))
+    assert samples == [1, 4]
+    (last,) = [e for e in events(store) if isinstance(e, ev.EvaluationFinished)]
+    assert [row.samples for row in last.rows] == [2, 2]
