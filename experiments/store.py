@@ -38,6 +38,7 @@ from grpo_tui.experiments.db.tables import (
     EVALUATION,
     EVENT,
     METRIC,
+    METRIC_KEY,
     ROLLOUT_GROUP,
     RUN,
     RUN_LIVE,
@@ -236,6 +237,18 @@ class ExperimentStore:
         """Change columns of the run, such as `note` and `archived`."""
         with self.transaction() as conn:
             _set(conn, run, **values)
+
+    def hide_evaluations(self, run: int, step: int) -> None:
+        """Hide the evaluations of a step before they are recorded anew, with their answers."""
+        at_step = {"run_id": run, "step": step, "hidden": False}
+        held_out = select(METRIC_KEY.c.id).where(METRIC_KEY.c.name.startswith("eval/"))
+        with self.transaction() as conn:
+            conn.execute(EVALUATION.update().filter_by(**at_step).values(hidden=True))
+            answers = ROLLOUT_GROUP.update().filter_by(**at_step, origin="eval")
+            conn.execute(answers.values(hidden=True))
+            metrics = METRIC.delete().filter_by(run_id=run, step=step)
+            if conn.execute(metrics.where(METRIC.c.key_id.in_(held_out))).rowcount:
+                rebuild(conn, run)
 
     def delete(self, runs: Iterable[int]) -> None:
         """Hide runs until they are purged; refuse all if one is active."""

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import Connection, case, false, func, select, true
+from sqlalchemy import Connection, case, func, select
 from sqlalchemy.dialects.sqlite import insert
 
 from grpo_tui.experiments.db.tables import METRIC, METRIC_SUMMARY
@@ -15,8 +15,8 @@ _insertion = insert(METRIC_SUMMARY)
 _old, _new = METRIC_SUMMARY.c, _insertion.excluded
 # Conditions under which a new value replaces the old one.
 REPLACES = {
-    "first": false(),
-    "last": true(),
+    "first": _new.first_step < _old.first_step,  # an evaluation may end after later steps
+    "last": _new.last_step >= _old.last_step,
     "min": _new.min < _old.min,
     "max": _new.max > _old.max,
 }

@@ -9,13 +9,11 @@ A screen may offer `find(text)` for `/`, `entries()` for the palette and `export
 focused panel returns `topic()` for `?` and `copy_text()` for `y`.
 """
 
-import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
-from textual import work
 from textual.app import ComposeResult
 from textual.reactive import reactive
 from textual.screen import Screen
@@ -24,14 +22,11 @@ from textual.worker import Worker
 
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.tui.dialogs.ask import ask_text
-from grpo_tui.app.tui.dialogs.choices import Choice
-from grpo_tui.app.tui.dialogs.dialog import AppScreen
+from grpo_tui.app.tui.dialogs.exports import ExportingScreen
 from grpo_tui.app.tui.dialogs.help.subject import HelpSubject
-from grpo_tui.app.tui.exporting import Export, written
 from grpo_tui.app.tui.keys import bindings
 from grpo_tui.app.tui.lifecycle import RunApp
 from grpo_tui.app.tui.messages import ScreenRequest
-from grpo_tui.app.tui.store.reader import reporting
 from grpo_tui.app.tui.tour import TourLine
 from grpo_tui.app.tui.widgets.charts.stack import ChartStack
 from grpo_tui.app.tui.widgets.find_bar import FindBar
@@ -56,7 +51,7 @@ class Entry:
     value: str = ""
 
 
-class WorkbenchScreen(AppScreen, Screen[None]):
+class WorkbenchScreen(ExportingScreen, Screen[None]):
     """A screen of the workbench with its top bar and key bar."""
 
     mode = ""
@@ -110,10 +105,6 @@ class WorkbenchScreen(AppScreen, Screen[None]):
 
     def entries(self) -> Iterable[Entry]:
         """What the palette finds on this screen, besides what it finds on all of them."""
-        return ()
-
-    def exports(self) -> Iterable[Export]:
-        """What `e` writes of this screen."""
         return ()
 
     # -- shared -----------------------------------------------------------------------------
@@ -293,31 +284,6 @@ class WorkbenchScreen(AppScreen, Screen[None]):
         from grpo_tui.app.tui.dialogs.help.screen import HelpScreen
 
         self.app.push_screen(HelpScreen(self.help_subject(topic), self, self.mode))
-
-    def action_export(self) -> None:
-        """Ask what is to be written, where there is more than one thing."""
-        if self.refused():
-            return
-        options = list(self.exports())
-        if not options:
-            self.notify("There is nothing here to write to a file yet.")
-        elif len(options) == 1:
-            self._export(options[0])
-        else:
-            question = "A new file, in the folder that the program was started in."
-            choices = [(option, option.key, option.name, option.description) for option in options]
-            dialog = Choice[Export]("export", question, choices)
-            self.app.push_screen(dialog, self._export_chosen)
-
-    def _export_chosen(self, export: Export | None) -> None:
-        if export is not None:
-            self._export(export)
-
-    @work(exclusive=True, group="export")
-    async def _export(self, export: Export) -> None:
-        """Write a file, and name it."""
-        with reporting(self):
-            self.notify(f"Wrote {await asyncio.to_thread(written, export)}")
 
     def action_picture(self) -> None:
         """Write the screen as SVG to the folder that the program was started in."""

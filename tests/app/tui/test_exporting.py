@@ -13,6 +13,8 @@ from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.exporting import Export, file_stem, written
 from grpo_tui.app.tui.messages import CompareRequested
 from grpo_tui.app.tui.screens.compare.state import PAGES
+from grpo_tui.app.tui.screens.rollouts.lab.screen import LabScreen
+from grpo_tui.app.tui.screens.rollouts.lab.state import name_of
 from grpo_tui.experiments.errors import ExportError
 from grpo_tui.experiments.reader import StoreReader
 from tests.app.compared import sweep_of_settings
@@ -108,6 +110,35 @@ async def test_rollouts_writes_the_answer_to_read_and_as_json(store: Path) -> No
         assert content["rewards"][0]["value"] == rollout.rewards[0].value
         assert "".join(token["text"] for token in content["token_numbers"]) == rollout.text
         assert set(content["token_numbers"][0]) == {"text", "id", "ref", "old", "new", "after"}
+
+
+@pytest.mark.slow
+async def test_the_lab_writes_both_settings_by_step_or_by_answer(store: Path) -> None:
+    async with walk(workbench(store)) as on:
+        await on.press("4")
+        await on.until(lambda: on.screen.view.loaded)
+        await on.press("v")
+        await on.until(lambda: isinstance(on.screen, LabScreen) and not on.view.pending)
+        await on.press("right")  # another beta
+        await on.until(lambda: on.view.recipe != on.view.base and not on.view.pending)
+        path = await export(on, "t")
+        assert path.name == "otter-2-what-if.csv"
+        rows = rows_of(path)
+        assert [row["step"] for row in rows] == ["1", "2", "3", "4"] * 2
+        name = name_of(on.view.recipe, on.view.base)
+        assert [row["settings"] for row in rows] == ["the run"] * 4 + [name] * 4
+        kl = [float(row["KL penalty"]) for row in rows]
+        effects = [*on.view.curve(on.view.base).values(), *on.view.curve(on.view.recipe).values()]
+        assert kl == [effect.measures[3] for effect in effects]
+        assert kl[:4] != kl[4:]
+        assert {row["name"] for row in rows_of(await export(on, "n"))} == {"the run", name}
+        await on.press("t", "e")
+        await on.until(lambda: on.told.endswith("otter-2-what-if-3.csv"))
+        rows = rows_of(Path(on.told.removeprefix("Wrote ")))
+        assert len(rows) == 2 * len(on.view.rollouts)
+        before, after = (float(rows[i]["push"]) for i in (0, len(rows) // 2))
+        assert before == on.view.outcomes[on.view.base].effect(0).push
+        assert after == on.view.outcomes[on.view.recipe].effect(0).push
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """The lab's screen: change or type a setting and see what the stored updates would have been."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -21,10 +21,12 @@ from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.text.recipe_cards import card_of
 from grpo_tui.app.tui.dialogs.ask import ask_text
 from grpo_tui.app.tui.dialogs.dialog import Dialog
+from grpo_tui.app.tui.dialogs.exports import ExportingScreen
 from grpo_tui.app.tui.dialogs.help.subject import HelpSubject
+from grpo_tui.app.tui.exporting import Export
 from grpo_tui.app.tui.keys import bindings
 from grpo_tui.app.tui.messages import NewRunRequested
-from grpo_tui.app.tui.screens.rollouts.lab import render
+from grpo_tui.app.tui.screens.rollouts.lab import export, render
 from grpo_tui.app.tui.screens.rollouts.lab.state import (
     MAX_STEPS,
     MAX_TOKENS,
@@ -105,7 +107,7 @@ class EffectPanel(LabPanel):
         return [*head, [], *lines, [], *foot]
 
 
-class LabScreen(Dialog[None]):
+class LabScreen(ExportingScreen, Dialog[None]):
     """Stored steps under the run's recipe and under modified ones."""
 
     DEFAULT_CSS = """
@@ -155,6 +157,10 @@ class LabScreen(Dialog[None]):
                 recipe, step = pending[0]
                 outcome = await self.read("lab", study.outcome, recipe, step)
                 self.view = self.view.with_outcome(recipe, step, outcome, study.rows)
+
+    def exports(self) -> Iterator[Export]:
+        """The table and the charts, once they are computed."""
+        return export.exports(self.view)
 
     # -- changes ----------------------------------------------------------------------------
 
