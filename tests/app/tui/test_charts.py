@@ -100,9 +100,11 @@ def test_an_evaluation_that_is_older_than_the_step_says_of_which_step_it_is() ->
     accuracy = view(0.25, 0.5, key="eval/accuracy")
     for step, width, expected in (
         (2, 50, "50% ▲25.0 since step 1"),
-        (2, 40, "50% ▲25.0"),
+        (2, 40, "50% ▲25.0 since 1"),
+        (2, 34, "50%"),
         (3, 60, "50% ▲25.0 since step 1, at step 2"),
-        (3, 50, "50% ▲25.0 at step 2"),
+        (3, 50, "50% ▲25.0 since 1, at step 2"),
+        (3, 40, "50% at step 2"),
         (3, 31, "50% @2"),
     ):
         shown = snapshot(step=step, eval__accuracy=accuracy)

@@ -71,7 +71,7 @@ MEANINGS = {
     "a": ("axis",),
     "Y": ("log axis",),
     "b": ("baseline",),
-    "x": ("remove", "mute"),
+    "x": ("remove", "mute", "leave"),
     "u,ctrl+z": ("undo",),
     "backspace": ("reset",),
     "c": ("clone",),

@@ -201,14 +201,22 @@ def search_note(search: Search, hit: int) -> str:
     return f"{hit + 1:,} of {count:,}" + "…" * (not search.done)
 
 
+def prompts_note(search: Search) -> str:
+    """How many hits are in prompts alone, and the key that leaves them out or takes them again."""
+    text = f"{search.in_prompts:,} in prompts"
+    if search.answers_only:
+        return f"{text} left out: x takes them"
+    return f"{text}: x leaves them out" if search.in_prompts else text
+
+
 def count_lines(search: Search, match: Match, width: int) -> list[Line]:
     """The matches by kind, those of prompts alone, and as bars those of this one's kind by step."""
     by_origin, by_step = Counter[str](), Counter[int]()
     for (origin, at), count in search.counts.items():
         by_origin[origin] += count
         by_step[at] += count * (origin == match.origin)
-    in_answers = len(search.matches) - search.in_prompts
-    where = f"{in_answers:,} in answers, {search.in_prompts:,} in prompts"
+    in_answers = sum(match.in_answer for match in search.matches)
+    where = f"{in_answers:,} in answers, {prompts_note(search)}"
     kinds = "  ".join(f"{origin_name(of)} {by_origin[of]:,}" for of in search.origins)
     by_step = +by_step
     first, last = min(by_step), max(by_step)

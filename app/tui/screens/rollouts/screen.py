@@ -158,6 +158,8 @@ class GroupsPanel(RolloutsPanel, ListPanel):
             text = f"Searching “{safe(search.text)}” in all prompts and answers of this run."
             if search.done:
                 text = f"No prompt or answer of this run contains “{safe(search.text)}”."
+            if search.done and search.in_prompts:
+                text = f"No answer contains “{safe(search.text)}”. {render.prompts_note(search)}"
             return hint(text, width)
         head = render.count_lines(search, search.matches[self.view.hit], width)
         # the hits around another one may not be read yet
@@ -299,6 +301,7 @@ class RolloutsScreen(WorkbenchScreen):
         self._requested: int | None = None  # the run that was last requested
         self._watched: int | None = None  # the run that was last shown in the workbench
         self._following = True
+        self._answers_only = False  # of searches
         self._seen_step = -1
         self._train_step = 0  # the last one shown of training prompts
         self._loading: int | None = None  # the step that is being read
@@ -677,7 +680,8 @@ class RolloutsScreen(WorkbenchScreen):
     def find(self, text: str) -> None:
         """Search all answers and prompts of the run once the user stops typing."""
         self.workers.cancel_group(self, "search")
-        new = Search(text=text) if self.view.step is not None and text.strip() else None
+        search = Search(text=text, answers_only=self._answers_only)
+        new = search if self.view.step is not None and text.strip() else None
         self.update(search=new, hit=0, prompts=())
         if self.view.step is not None and new is not None:
             self._search(self.view.step.run.key, text)
@@ -686,14 +690,23 @@ class RolloutsScreen(WorkbenchScreen):
     async def _search(self, run: int, text: str) -> None:
         with reporting(self):
             await self.typing_pause()
-            results = await self.read("search", search, run, text)
-            result = Search(text=text)
+            only = self._answers_only
+            results = await self.read("search", search, run, text, answers_only=only)
+            result = Search(text=text, answers_only=only)
             while not result.done and self.view.step and self.view.step.run.key == run:
                 result = await self.read("search", lambda _: next(results))
                 old = self.view.search or result
                 self.update(search=replace(result, first=old.first, hits=old.hits))
                 if result.matches and not old.matches:
                     self._open_hit(0)
+
+    def action_answers_only(self) -> None:
+        """Leave the hits in prompts out of the search, or take them again."""
+        if self.view.search is None:
+            self.notify("In a search this leaves out prompts.")
+            return
+        self._answers_only = not self._answers_only
+        self.find(self.view.search.text)
 
     def _open_hit(self, index: int) -> None:
         """Go to a hit of the search, or to a prompt of the run; read its text first."""

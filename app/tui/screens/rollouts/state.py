@@ -116,9 +116,10 @@ class Search:
     """What a search of a run has matched so far, newest first; `hits` are those from `first` on."""
 
     text: str
+    answers_only: bool = False
     matches: tuple[Match, ...] = ()
     counts: Mapping[tuple[str, int], int] = field(default_factory=Counter)  # by origin and step
-    in_prompts: int = 0  # the matches of a prompt alone
+    in_prompts: int = 0  # the matches of a prompt alone, left out or not
     done: bool = False
     first: int = 0
     hits: tuple[SearchHit, ...] = ()
@@ -147,13 +148,16 @@ class Search:
         return next(i for i, m in numbers if (m.origin, m.step) == (origin, step))
 
 
-def search(reader: StoreReader, run: int, text: str) -> Iterator[Search]:
+def search(
+    reader: StoreReader, run: int, text: str, *, answers_only: bool = False
+) -> Iterator[Search]:
     """Search a run's prompts and answers, in slices that leave the reader free in between."""
-    result = Search(text=text)
+    result = Search(text=text, answers_only=answers_only)
     for number, page in enumerate(matches(reader, run, text), 1):
+        in_prompts = result.in_prompts + sum(not match.in_answer for match in page)
+        page = [match for match in page if match.in_answer or not answers_only]
         counts = Counter(result.counts)
         counts.update((match.origin, match.step) for match in page)
-        in_prompts = result.in_prompts + sum(not match.in_answer for match in page)
         all_matches = (*result.matches, *page)
         result = replace(result, matches=all_matches, counts=counts, in_prompts=in_prompts)
         if number == 1 or number % SLICE == 0:

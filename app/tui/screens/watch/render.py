@@ -124,14 +124,15 @@ def _readouts(
 
 
 def _details(series: Series, unit: str, step: int) -> tuple[str, ...]:
-    """A value's change and what it is from, and the step of an old one, the longest first."""
+    """A value's change with its period, and the step of an old one, the longest first."""
     delta = change(series.value, series.delta, unit)
-    since = f"since step {series.first_step}" if series.sparse else f"in {DELTA_STEPS} steps"
-    delta, since = (f" {delta}", f" {since}") if delta else ("", "")
+    period = f"since {series.first_step}" if series.sparse else f"in {DELTA_STEPS}"
+    longer = f"since step {series.first_step}" if series.sparse else f"{period} steps"
+    changes = [f" {delta} {text}" for text in (longer, period) if delta]
     if not series.sparse or series.last_step >= step:
-        return delta + since, delta
+        return tuple(changes)
     end = f" at step {series.last_step}"
-    return f"{delta}{since},{end}" if delta else end, delta + end, f" @{series.last_step}"
+    return *(f"{text},{end}" for text in changes), end, f" @{series.last_step}"
 
 
 def function_lines(snapshot: Snapshot, width: int, at: int | None = None) -> list[Line]:

@@ -187,9 +187,10 @@ def test_the_change_beside_a_value_says_what_it_is_from() -> None:
         return "".join(text for text, _ in line)
 
     assert title("kl", 60).endswith(".2 ▲.10 in 10 steps")
-    assert title("kl", 24).endswith(".2 ▲.10")
+    assert title("kl", 32).endswith(".2 ▲.10 in 10")
+    assert title("kl", 24).endswith(".2")  # a change of no period says nothing
     assert title("eval/accuracy", 60).endswith("39% ▲8.0 since step 0")
-    assert title("eval/accuracy", 44).endswith("39% ▲8.0")
+    assert title("eval/accuracy", 44).endswith("39% ▲8.0 since 0")
 
 
 def is_shown(on: Walk, name: str) -> bool:

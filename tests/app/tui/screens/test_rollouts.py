@@ -305,9 +305,9 @@ async def test_a_search_waits_until_typing_pauses_and_says_nothing_before(
     paused = asyncio.Event()
     searched: list[str] = []
 
-    def noted(reader: StoreReader, run: int, text: str) -> Iterator[Search]:
+    def noted(reader: StoreReader, run: int, text: str, *, answers_only: bool) -> Iterator[Search]:
         searched.append(text)
-        return search(reader, run, text)
+        return search(reader, run, text, answers_only=answers_only)
 
     async def pause() -> None:
         await paused.wait()
@@ -476,6 +476,16 @@ async def test_a_search_counts_answers_and_prompts_apart(texts: Path) -> None:
         assert "0 in answers, 11 in prompts" in shown
         (line,) = [line for line in shown.splitlines() if "5 1a " in line and "17 + 5 =" in line]
         assert "in prompt" in line
+        assert "11 in prompts: x" in shown  # leaves them out, in the next line
+        await on.press("x")
+        await on.until(lambda: on.view.search.done)
+        assert on.view.search.matches == ()
+        assert "No answer contains “17 + 5”." in on.text
+        await searched(on, "5")
+        assert {match.in_answer for match in on.view.search.matches} == {True}
+        await on.press("x")
+        await on.until(lambda: on.view.search.done)
+        assert not on.view.search.answers_only
         shown = await searched(on, "7")
         assert "60 in answers, 0 in prompts" in shown
 
