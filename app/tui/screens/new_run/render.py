@@ -406,8 +406,7 @@ def cost_summary(view: NewRunView) -> str:
     parts = [f"{config.training.rows:,} answers a step", f"{tokens(price.tokens)} tokens in all"]
     if view.memory.get("peak"):
         parts.append(f"{with_unit(view.memory['peak'] / GIGA, 'GB')} of memory")
-    if price.seconds is not None:
-        parts.append(f"about {seconds(price.seconds)}")
+    parts.append("unknown time" if price.seconds is None else f"about {seconds(price.seconds)}")
     return ", ".join(parts)
 
 
