@@ -3,6 +3,7 @@
 import math
 
 from grpo_engine.metrics import METRICS
+from grpo_tui.app.charts.axis import Axis
 from grpo_tui.app.charts.series import Series
 from grpo_tui.app.feed.snapshot import Head, Snapshot
 from grpo_tui.app.tui.looks.colours import PALETTES
@@ -14,7 +15,7 @@ from grpo_tui.app.tui.screens.watch.state import (
     guides_of,
     last_step,
 )
-from grpo_tui.app.tui.widgets.charts.plot import LABELS, axis_line, ticks_of
+from grpo_tui.app.tui.widgets.charts.plot import LABELS, axis_line, plot, ticks_of
 from grpo_tui.app.tui.widgets.panel import Line
 
 
@@ -111,6 +112,18 @@ def test_an_evaluation_that_is_older_than_the_step_says_of_which_step_it_is() ->
         (chart,) = charts_of(shown)
         title = written(chart_lines(chart, shown, width, 4, chosen=False)[0])
         assert title.split("accuracy")[1].strip() == expected
+
+
+def test_a_limit_beside_the_label_of_another_value_has_its_number_or_no_name() -> None:
+    def row_of(top: float, width: int) -> str:
+        """The upper of two rows, with the label of `top`: .1 is a dot of it."""
+        scale = Axis(low=0.0, high=top, labels=((0.0, "0"), (top, "")))
+        rows = plot([], scale, width, 2, [(0.1, ("limit .1", "limit"))])
+        return "".join(char for char, _ in rows[0])
+
+    assert row_of(0.15, 20).replace("┈", "") == " limit .1 "
+    assert row_of(0.15, 10) == "┈" * 10  # `limit` would be read as .15
+    assert row_of(0.1, 10).replace("┈", "") == " limit "
 
 
 def test_a_guide_line_within_the_range_is_drawn_through_the_empty_cells_of_its_row() -> None:

@@ -98,7 +98,7 @@ def chart_lines(
         shown = [text for line in plotted for text, _ in line]
         hints = [hint for hint in hints if not any(f" {hint} " in text for text in shown)]
     hints = [*(log_hints(curves.values()) if log else ()), *hints]
-    readouts = _readouts(chart, {0: curves[0]} if listed else curves, snapshot, at)
+    readouts = _readouts(chart, {0: curves[0]} if listed else curves, snapshot, at, log)
     if log:  # what is not drawn has to be in the title
         readouts = [replace(item, details=item.details[1:]) for item in readouts]
     title = title_line(chart.title, readouts, width, chosen=chosen, hints=hints)
@@ -106,7 +106,7 @@ def chart_lines(
 
 
 def _readouts(
-    chart: Chart, curves: dict[int, Series], snapshot: Snapshot, at: int | None
+    chart: Chart, curves: dict[int, Series], snapshot: Snapshot, at: int | None, log: bool
 ) -> list[Readout]:
     """The value of each curve, of the first also its change; or the values at the crosshair."""
     readouts = []
@@ -116,16 +116,16 @@ def _readouts(
         value, step = (series.value, -1) if at is None else series.line_at(at)
         details: tuple[str, ...] = (f" at step {step}", f" @{step}")
         if at is None:
-            details = _details(series, unit, snapshot.step)
+            delta = "" if log else change(series.value, series.delta, unit)
+            details = _details(series, delta, snapshot.step)
         value_style = "bold " * (len(chart.keys) == 1) + curve_colour(chart, i)
         readout = Readout(with_unit(value, unit), value_style, name=name)
         readouts.append(replace(readout, details=details) if not (name or i) else readout)
     return readouts
 
 
-def _details(series: Series, unit: str, step: int) -> tuple[str, ...]:
+def _details(series: Series, delta: str, step: int) -> tuple[str, ...]:
     """A value's change with its period, and the step of an old one, the longest first."""
-    delta = change(series.value, series.delta, unit)
     period = f"since {series.first_step}" if series.sparse else f"in {DELTA_STEPS}"
     longer = f"since step {series.first_step}" if series.sparse else f"{period} steps"
     changes = [f" {delta} {text}" for text in (longer, period) if delta]

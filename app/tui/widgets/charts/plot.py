@@ -170,7 +170,13 @@ def plot(
     rows = canvas.rows()
     for value, texts in guides:
         if scale.low < value <= scale.high:
-            _lay_guide(rows[scale.dot(value, tall) >> 2], texts)
+            row = scale.dot(value, tall) >> 2
+            beside = [at for at, _ in scale.labels if scale.dot(at, tall) >> 2 == row]
+            if any(
+                not math.isclose(at, value) for at in beside
+            ):  # without a number it would be theirs
+                texts = [text for text in texts if any(map(str.isdigit, text))]
+            _lay_guide(rows[row], texts)
     if height >= GRID_FROM:
         _lay_grid(rows, {scale.dot(value, tall) >> 2 for value, _ in scale.labels}, ticks)
     marked: set[Dot] = set()
