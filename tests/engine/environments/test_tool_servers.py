@@ -367,7 +367,7 @@ async def test_a_server_elsewhere_that_was_away_costs_one_call(tmp_path: Path) -
 
 @pytest.mark.slow
 def test_twenty_dialogues_of_smollm2_with_three_tools(tmp_path: Path) -> None:
-    """Prefilled with the beginning of a call, SmolLM2 calls a tool in some, and gets its result."""
+    """Each answer begins with a call, whose result those get that end their turn in time."""
     rows = tmp_path / "cities.jsonl"
     question = "How many people live in Oslo? Call the tool population."
     lines = (
@@ -381,16 +381,16 @@ def test_twenty_dialogues_of_smollm2_with_three_tools(tmp_path: Path) -> None:
         {
             "steps": 1,
             "model": {"path": str(model_folder())},
-            "evaluation": {"every": 0, "pinned": 0},
+            "evaluation": {"every": 0, "pinned": 0, "before_and_after": False},
             "task": {
                 "name": str(rows),
                 "held_out_size": 1,
-                "prefill": '<tool_call>{"name": "population", "arguments": {"city":',
+                "prefill": call("population", city="Oslo"),
                 "tools": [f"mcp: python {CITIES}"],
                 "max_turns": 2,
             },
             "rewards": {"functions": ["exact_answer"]},
-            "rollout": {"prompts": 5, "group_size": 4, "max_new_tokens": 24},
+            "rollout": {"prompts": 5, "group_size": 4, "max_new_tokens": 12},
         }
     )
     events = events_of(config, tmp_path / "run")
@@ -407,6 +407,8 @@ def test_twenty_dialogues_of_smollm2_with_three_tools(tmp_path: Path) -> None:
     spans = [span for one in rollouts for span in one.spans if span.kind == "environment"]
     called = [span for span in spans if span.name == "population"]
     assert called
+    uncalled = [one for one in rollouts if not any(span.name == "population" for span in one.spans)]
+    assert all(one.finish == "length" for one in uncalled)
     assert all(span.ms and span.length and not span.error for span in called)
 
 
