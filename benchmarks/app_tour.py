@@ -127,11 +127,12 @@ ROLLOUTS = Stop(
     f"f f F {PANELS} {COMMON} tab asterisk",
 )
 DIALOGUES = Stop(("RolloutsScreen",), f"{SECOND} down down enter 4", "pagedown pageup pagedown")
+SEARCH = Stop(("RolloutsScreen",), f"{SECOND} enter 4 slash a n s enter", "x x escape")
 LAB = Stop(
     ("LabScreen",),
     f"{SECOND} enter 4 v",
     "down j up k right l left h right backspace right t t enter escape question_mark escape "
-    "f1 escape c q",
+    "f1 escape e escape c q",
 )
 HELP = Stop(("HelpScreen",), "1 question_mark", "j k y escape question_mark slash escape")
 COMPARE = Stop(
@@ -168,6 +169,7 @@ STOPS = (
     WATCH.then("shift+tab x x tab"),
     ROLLOUTS,
     DIALOGUES,
+    SEARCH,
     LAB,
     HELP,
     COMPARE,
@@ -183,6 +185,7 @@ LIVE_STOPS = (
     WATCH.to("1 home enter 1 3").then(f"{STEER} q 3"),
     ROLLOUTS,
     DIALOGUES.to(f"{SECOND} down down down enter 4"),
+    SEARCH,
     LAB,
     HELP,
     COMPARE,
