@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,10 @@ from grpo_tui.app.cli.markdown import md_cell
 from grpo_tui.app.page.facts import tables
 from tests.app.compared import cli, refs_of, sweep_of_settings
 from tests.app.stored import record, run_events
+
+EMPTY: dict[str, Any] = {
+    name: [] for name in ("phases", "alerts", "evaluations", "benchmarks", "metrics")
+} | {"settings": {}}
 
 
 def test_a_report_says_first_whether_the_run_has_learned(
@@ -52,8 +57,7 @@ def test_a_metric_without_a_better_direction_has_no_best_value() -> None:
         {"metric": name, "last": 1.0, "best": 2.0, "best_step": 3, "direction": direction}
         for name, direction in (("reward", "up"), ("entropy", "none"))
     ]
-    content = {"settings": {}, "phases": [], "alerts": [], "evaluations": [], "metrics": metrics}
-    reward, entropy = tables(content)["Metrics"]
+    reward, entropy = tables(EMPTY | {"metrics": metrics})["Metrics"]
     assert (reward["best"], reward["best_step"]) == (2.0, 3)
     assert (entropy["last"], entropy["best"], entropy["best_step"]) == (1.0, None, None)
 
@@ -67,8 +71,7 @@ def test_the_results_of_an_evaluation_have_their_intervals_beside_them() -> None
         head | {"eval/reward": 1.0, "eval/pass@4": 0.5},
     ]
     metrics = [{"metric": name} for name in results]
-    content = {"settings": {}, "phases": [], "alerts": [], "evaluations": rows, "metrics": metrics}
-    shown = tables(content)
+    shown = tables(EMPTY | {"evaluations": rows, "metrics": metrics})
     assert shown["Held-out"] == [
         head | {"accuracy": "0.375 [0.334, 0.418]"},
         head | {"accuracy": "not measured", "reward": "1.000", "pass@4": "0.500"},
