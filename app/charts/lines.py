@@ -32,7 +32,7 @@ class Curve:
 
     @classmethod
     def of_band(
-        cls, columns: Sequence[PixelColumn], recorded: Sequence[float], scale: float = 1.0
+        cls, columns: Sequence[PixelColumn], recorded: Sequence[float], scale: float = 1
     ) -> "Curve":
         """The mean of several seeds with its interval; `scale` is the width of a column."""
         return cls(

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,7 @@ def test_every_example_of_the_page_does_what_the_page_says(tmp_path: Path) -> No
         "broken.py",
         "counts.py",
         "even_v1.py",
+        "distances.py",
     }
     for name, code in files.items():
         (tmp_path / name).write_text(code)
@@ -129,6 +131,10 @@ def test_every_example_of_the_page_does_what_the_page_says(tmp_path: Path) -> No
         assert str(known.calls[0]) == "⚙ population(Oslo) → 717710"
         assert unknown.calls[0].failed
         assert end.done
+    server = f"mcp: {sys.executable} {tmp_path}/distances.py"
+    with client_of([server], {"": ""}, tmp_path, 20) as pool:
+        (known, _) = replies(pool, {}, call("distance", start="Oslo", end="Bergen"), "463")
+        assert str(known.calls[0]) == "⚙ distance(start=Oslo, end=Bergen) → 463"
     with client_of((), {"": f"{tmp_path}/counter.py:Counter"}, tmp_path, 20) as pool:
         replies(pool, {"answer": "5"}, call("add", step=2), call("add", step=3), "done")
         (outcome,) = pool.finish([False])

@@ -9,7 +9,7 @@ from grpo_engine import trainer
 from grpo_engine.control import Control, Verb
 from grpo_engine.events import CheckpointSaved, Event, RunFinished, RunPaused, RunStarted
 from grpo_engine.rollouts import decode
-from grpo_engine.training import update
+from grpo_engine.run import local
 from tests.engine.runs import events_of, settings
 from tests.engine.training.test_resume import facts
 
@@ -67,7 +67,7 @@ class Asker:
 @pytest.mark.parametrize("verb", ["pause", "stop_now", "checkpoint"])
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [(decode._Decoding, "advance"), (update, "gradient")],
+    [(decode._Decoding, "advance"), (local, "gradient")],
     ids=["token", "gradient"],
 )
 def test_no_token_or_gradient_is_computed_after_the_one_in_hand(
