@@ -236,7 +236,7 @@ def run(command: Sequence[str], folder: Path, env: dict[str, str]) -> None:
 def play(command: Sequence[str], folder: Path, env: dict[str, str]) -> None:
     """Play the recording to its end in a terminal, then quit by keyboard."""
     with in_terminal(command, folder, env | {"TERM": "xterm-256color"}) as (process, terminal):
-        for sign, key in ((b"The run is complete", CTRL_Q), (b"Leave the workbench?", b"y")):
+        for sign, key in ((b"run completed at step", CTRL_Q), (b"Leave the workbench?", b"y")):
             shown = read_until(terminal, sign, process)
             if sign not in shown:
                 said = shown.decode("utf-8", "replace")[-20_000:]
