@@ -11,6 +11,7 @@ OPTIONAL: Final = (
     ("pyarrow", "parquet", "Parquet files, and packed runs of prime-rl"),
     ("datasets", "hub", "data sets from a hub"),
     ("mcp", "mcp", "tools of MCP servers"),
+    ("lm-eval", "lm-eval", "standard benchmarks of a trained model"),
     ("matplotlib", "plots", "figures for papers"),
     ("wandb", "trackers", "live logs and exports to Weights & Biases"),
     ("tinker", "remote", "training with weights on a server"),
