@@ -45,6 +45,7 @@ NOT_RUN: Mapping[str, str] = {
     "mlx_lm.server": "serves until it is stopped, as in tests/engine/rewards/test_judge_runs.py",
     "grpo-tui runs import rollouts --follow": "goes on until it is stopped, as in tests/foreign",
     "grpo-tui doctor --remote": "needs a server, as in tests/app/test_server_health.py",
+    "grpo-tui train --preset starter --set model.path=Qwen": "needs a server with the weights",
     "python -m tests.tools.skyrl": "needs SkyRL, of 7 GB",
     "make device": MINUTES,
     "make bench-quick": MINUTES,
