@@ -193,7 +193,10 @@ async def test_the_cursor_of_runs_is_on_the_run_that_was_opened(store: Path) -> 
 async def test_runs_that_were_marked_are_compared_however_one_goes_there(store: Path) -> None:
     async with walk(workbench(store)) as on:
         await watch(on, "rates-2")
-        await on.press("1", "home", *("space", "down") * 3)
+        await on.press("1")
+        runs = on.screen
+        await until(on.app, lambda: getattr(runs.view.selected, "name", "") == "rates-2")
+        await on.press("home", *("space", "down") * 3)
         screen = await on_compare(on)
         assert names(screen) == ["rates-5", "rates-6", "lone-wolf"]  # the oldest first
         assert screen.view.baseline == screen.view.refs[0]

@@ -6,6 +6,7 @@ answer is read from the screens' text alone. What is expected is computed from t
 
 import math
 import re
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import fmean, median
@@ -64,7 +65,17 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     for event in events(live=True):
         handle.put(event)
     handle.flush()
+    over = threading.Event()
+
+    def progress() -> None:
+        while not over.wait(1.0):  # a run without progress for a minute is shown as stalled
+            handle.progressed()
+
+    thread = threading.Thread(target=progress)
+    thread.start()
     yield path
+    over.set()
+    thread.join()
     handle.close()
 
 
