@@ -25,6 +25,16 @@ from grpo_tui.app.text.event_text import sentence
 from grpo_tui.app.text.stderr import print_stderr
 from grpo_tui.experiments.db.paths import store_path
 
+LmEval = Annotated[
+    str, typer.Option(metavar="TASKS", help="Instead: benchmarks of lm-eval, with commas between.")
+]
+LmEvalTasks = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Further task files for --lm-eval.")
+]
+LmEvalLimit = Annotated[
+    int, typer.Option(help="Problems of each task of --lm-eval; 0 for all.", min=0)
+]
+
 
 def evaluate(
     target: Annotated[
@@ -42,16 +52,9 @@ def evaluate(
     base: Annotated[
         bool, typer.Option("--base/--no-base", help="Evaluate the model without adapter as well.")
     ] = True,
-    lm_eval: Annotated[
-        str,
-        typer.Option(metavar="TASKS", help="Instead: benchmarks of lm-eval, with commas between."),
-    ] = "",
-    lm_eval_tasks: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Further task files for --lm-eval.")
-    ] = None,
-    lm_eval_limit: Annotated[
-        int, typer.Option(help="Problems of each task of --lm-eval; 0 for all.", min=0)
-    ] = 0,
+    lm_eval: LmEval = "",
+    lm_eval_tasks: LmEvalTasks = None,
+    lm_eval_limit: LmEvalLimit = 0,
     sets: Sets = None,
     _trust: Trust = False,
     as_json: JsonLines = False,

@@ -56,6 +56,12 @@ RightOnly = Annotated[
 ]
 MinReward = Annotated[float | None, typer.Option(help="The least reward of a good answer.")]
 MinMargin = Annotated[float, typer.Option(help="The least margin of a pair.", min=0)]
+Out = Annotated[
+    Path | None, typer.Option(help="File, folder or -; the extension may set the format.")
+]
+Raw = Annotated[
+    bool, typer.Option("--raw", help="Leave texts in CSV as they are, but on a terminal.")
+]
 Limit = Annotated[int, typer.Option(help="Rows of data at most; 0 for all.", min=0)]
 
 
@@ -63,13 +69,8 @@ def export(
     runs: Runs,
     what: Annotated[What, typer.Option(help="The table to write.")] = "metrics",
     format: Annotated[Format | None, typer.Option(help="Default: the file's, else csv.")] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="File, folder or -; the extension may set the format.")
-    ] = None,
-    raw: Annotated[
-        bool,
-        typer.Option("--raw", help="Leave texts in CSV as they are, but on a terminal."),
-    ] = False,
+    out: Out = None,
+    raw: Raw = False,
     to: Bundle = None,
     with_adapter: WithAdapter = False,
     with_code: WithCode = False,
@@ -121,8 +122,6 @@ def export(
         _write_table(runs, what, format, out, raw=raw)
     elif out is not None or format is not None or raw or what != "metrics":
         raise typer.BadParameter("--to writes all of it: leave --out, --what and --format out")
-    elif to.suffix.lower() != ".zip":
-        raise typer.BadParameter(f"--to {to}: a bundle is a .zip file")
     else:
         _write_bundle(runs, to, with_adapter=with_adapter, with_code=with_code, yes=yes)
 
@@ -173,6 +172,8 @@ def _write_table(
 
 def _write_bundle(runs: Runs, out: Path, *, with_adapter: bool, with_code: bool, yes: bool) -> None:
     """Write a bundle, after a yes to the code in it."""
+    if out.suffix.lower() != ".zip":
+        raise typer.BadParameter(f"--to {out}: a bundle is a .zip file")
     from grpo_tui.app.bundle.write import code_of_runs, write_bundle
 
     with reading() as reader:
