@@ -4,8 +4,9 @@
     python -m benchmarks.alerts judge [--folder F]
 
 `record` trains each case once and keeps its events in a compact file; cases that are there already
-are skipped. `judge` replays the files through the alert rules, which takes seconds, so a threshold
-can be tried without training. Thresholds are chosen on seed 0; the other seeds say how they do.
+are skipped. `judge` replays the files and the published runs of docs/results.md through the alert
+rules, which takes a minute, so a threshold can be tried without training. Thresholds are chosen on
+seed 0 of the recorded cases; the other runs say how they do.
 """
 
 import argparse
@@ -24,6 +25,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
+from benchmarks.results import store
 from docs.screens import SEVERAL
 from grpo_engine.alerts.change import SPAN
 from grpo_engine.alerts.rules import RULES, RunLimits
@@ -48,7 +50,9 @@ from grpo_tui.experiments.reader import StoreReader
 
 ROOT = Path(__file__).parents[1]
 REWARDS = ROOT / "benchmarks" / "alert_rewards.py"
+ANSWERS = ROOT / "benchmarks" / "alert_answers.py"
 STEPS, EVERY, PROBLEMS, PROMPTS = 60, 15, 128, 8
+TEACHER_SEED = 9
 MEDIUM, SHORT = 40, 32  # steps of a run with another recipe, and of a broken one
 OF_THE_MACHINE = ("busy_machine", "slow_products")  # not of the run
 KEPT = ("StepFinished", "EvaluationFinished", "AlertRaised", "StepSkipped", "RunFailed")
@@ -58,20 +62,25 @@ Tree = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A kind of run: what is wrong with it, and the rules of which one should say so."""
+    """A kind of run: what is wrong with it, and the rules of which one should say so.
+
+    `teacher` and `start` are cases whose models teach and are trained on.
+    """
 
     name: str
     wrong: str = ""
     rules: tuple[str, ...] = ()
-    seeds: Sequence[int] = (0, 1)
+    seeds: Sequence[int] = range(3)
     steps: int = SHORT
+    teacher: "Case | None" = None
+    start: "Case | None" = None
     changes: Mapping[str, Any] = field(default_factory=dict)
 
 
 def rewards(*functions: str, weights: Sequence[float], **options: Any) -> Tree:
     """Return the section `rewards`, with the functions of `alert_rewards` by their bare names."""
-    own = REWARDS.read_text(encoding="utf-8")
-    names = [f"{REWARDS}:{name}" if f"def {name}(" in own else name for name in functions]
+    source = REWARDS.read_text(encoding="utf-8")
+    names = [f"{REWARDS}:{name}" if f"def {name}(" in source else name for name in functions]
     return {"rewards": {"functions": names, "weights": list(weights), "options": options}}
 
 
@@ -98,6 +107,17 @@ RECIPES = (
     "luspo",
     "vespo",
 )
+REPEATING: Tree = {
+    "task": {"name": f"{ANSWERS}:repeated_problem"},
+    "rewards": {"functions": [], "weights": []},
+    "algorithm": {"recipe": "sft"},
+    "rollout": {"prompts": 32},
+    **rate(3e-3),
+}
+TRAINED = Case(name="teacher by grpo", steps=MEDIUM)
+REPEATER = Case(name="teacher that repeats", steps=80, changes=REPEATING)
+BEGINNER = Case(name="student that repeats", steps=15, changes=REPEATING)
+DISTILL = {"algorithm": {"recipe": "distill"}}
 HEALTHY = (
     Case(name="grpo", seeds=range(10), steps=STEPS, changes={"algorithm": {"passes": 2}}),
     *(
@@ -105,12 +125,24 @@ HEALTHY = (
             name=name,
             steps=MEDIUM,
             changes={"algorithm": {"recipe": name}},
-            seeds=range(6 if name == "ppo" else 2),
+            seeds=range(6 if name == "ppo" else 3),
         )
         for name in RECIPES
     ),
     # refreshes its reference at step 50
     Case(name="grpo-iterative", steps=STEPS, changes={"algorithm": {"recipe": "grpo-iterative"}}),
+    Case(name="distill", steps=24, teacher=TRAINED, changes=DISTILL),
+    Case(name="distill slowly", steps=24, teacher=TRAINED, changes=DISTILL | rate(1e-4)),
+    Case(
+        name="distill after sft",
+        steps=24,
+        teacher=REPEATER,
+        start=BEGINNER,
+        changes=DISTILL | rate(1e-4),
+    ),
+    Case(
+        name="rewards and a teacher", teacher=TRAINED, changes={"algorithm": {"teacher_weight": 1}}
+    ),
 )
 HACKED = ("format_hacking", "held_out_fell")
 STUCK = ("duplicates", "entropy_collapse", "no_signal")
@@ -196,6 +228,14 @@ BROKEN = (
         name="cut short", wrong="8 tokens are too few to answer", rules=("most_truncated",),
         steps=14, changes={"rollout": {"max_new_tokens": 8}},
     ),
+    Case(
+        name="far teacher", wrong="the teacher would give none of the policy's answers",
+        rules=("teacher_too_far",), steps=14, teacher=REPEATER, changes=DISTILL | rate(1e-4),
+    ),
+    Case(
+        name="far teacher, fast", wrong="the same at learning rate 7e-4",
+        rules=("teacher_too_far", *TOO_FAR), steps=24, teacher=REPEATER, changes=DISTILL,
+    ),
 )  # fmt: skip
 CASES = HEALTHY + BROKEN
 
@@ -203,9 +243,9 @@ CASES = HEALTHY + BROKEN
 def config_of(case: Case, seed: int) -> RunConfig:
     """Return the starter's settings with the case's changes; a recipe has its own passes."""
     base = preset("starter").tree
-    own = {key: value for key, value in base["algorithm"].items() if key == "recipe"}
+    recipe_only = {key: value for key, value in base["algorithm"].items() if key == "recipe"}
     tree = merge(
-        {**base, "algorithm": own},
+        {**base, "algorithm": recipe_only},
         {
             "seed": seed,
             "steps": case.steps,
@@ -239,16 +279,30 @@ def compact(event: Any) -> Tree | None:
                 "step": event.step,
                 "rows": [
                     [
-                        len(one.ids),
-                        one.finish,
-                        hashlib.md5(repr(one.ids).encode()).hexdigest()[:8],
-                        [reward.value for reward in one.rewards],
+                        len(rollout.ids),
+                        rollout.finish,
+                        hashlib.md5(repr(rollout.ids).encode()).hexdigest()[:8],
+                        [reward.value for reward in rollout.rewards],
                     ]
-                    for one in group.rollouts
+                    for rollout in group.rollouts
                 ],
             }
         )
     return events.to_json(event) if events.kind_of(event) in KEPT else None
+
+
+def trained(folder: Path, case: Case) -> str:
+    """The last checkpoint of a model of another run, which is trained first if it is not there."""
+    from grpo_engine.control import Control
+    from grpo_engine.run import checkpoint
+    from grpo_engine.trainer import run
+
+    workdir = folder / case.name.replace(" ", "-")
+    if not checkpoint.steps(workdir):
+        for event in run(config_of(case, TEACHER_SEED), Control(), folder=workdir):
+            if isinstance(event, RunFailed):
+                raise SystemExit(f"{case.name}: {event.message}")
+    return str(checkpoint.folder(workdir, case.steps))
 
 
 def record(case: Case, seed: int, path: Path) -> None:
@@ -257,7 +311,12 @@ def record(case: Case, seed: int, path: Path) -> None:
     from grpo_engine.trainer import run
     from grpo_engine.versions import versions
 
-    config = config_of(case, seed)
+    tree: Tree = {}
+    if case.teacher is not None:
+        tree["teacher"] = {"path": trained(path.parent, case.teacher)}
+    if case.start is not None:
+        tree["model"] = {"adapter": trained(path.parent, case.start)}
+    config = config_of(replace(case, changes=merge(case.changes, tree)), seed)
     lines: list[Tree] = [
         {
             "case": case.name,
@@ -267,8 +326,8 @@ def record(case: Case, seed: int, path: Path) -> None:
             "config": config.model_dump(mode="json"),
         }
     ]
-    with tempfile.TemporaryDirectory() as place:
-        for event in run(config, Control(), folder=Path(place) / "run"):
+    with tempfile.TemporaryDirectory() as workdir:
+        for event in run(config, Control(), folder=Path(workdir) / "run"):
             if isinstance(event, RunFailed) and event.step == 0:
                 raise SystemExit(f"{case.name} {seed}: {event.message}")
             if (line := compact(event)) is not None:
@@ -293,14 +352,14 @@ def revision() -> str:
 
 def order() -> Iterator[tuple[Case, int]]:
     """Return the runs so that a partial set is already useful."""
-    starter, *others = HEALTHY
+    starter, *further = HEALTHY
     yield starter, 0
     yield from ((case, 0) for case in BROKEN)
     yield starter, 1
-    yield from ((case, 0) for case in others)
+    yield from ((case, 0) for case in further)
     for seed in range(1, 10):
         yield starter, seed
-        yield from ((case, seed) for case in (*BROKEN, *others) if seed in case.seeds)
+        yield from ((case, seed) for case in (*BROKEN, *further) if seed in case.seeds)
 
 
 def record_all(folder: Path, only: Sequence[str], seeds: Sequence[int]) -> None:
@@ -311,8 +370,8 @@ def record_all(folder: Path, only: Sequence[str], seeds: Sequence[int]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for case, seed in order():
         path = path_of(folder, case, seed)
-        wanted = (not only or case.name in only) and (not seeds or seed in seeds)
-        if wanted and not path.exists():
+        is_chosen = (not only or case.name in only) and (not seeds or seed in seeds)
+        if is_chosen and not path.exists():
             begun = time.monotonic()
             record(case, seed, path)
             print(f"{case.name} {seed}: {time.monotonic() - begun:.0f} s", flush=True)
@@ -401,8 +460,10 @@ def limits_of(config: RunConfig) -> RunLimits:
         updates_per_step=recipe.passes * recipe.minibatches,
         has_bounds=recipe.trust_rule.stops_at == "bounds",
         sequence_ratio=recipe.has_sequence_ratio,
+        reads_rewards=recipe.reads_rewards,
+        has_teacher=bool(config.teacher.path),
         accuracy="numeric_answer" if "numeric_answer" in names else None,
-        weights=dict(zip(names, config.rewards.weights, strict=True)),
+        weights=dict(zip(names, config.rewards.weights or [1.0] * len(names), strict=True)),
         memory_gb=MEMORY,
         processors=PROCESSORS,
         thresholds=config.alerts,
@@ -433,17 +494,17 @@ def replay(
 def sampled_rewards(config: RunConfig, lines: Sequence[Tree]) -> dict[int, Metrics]:
     """Return the mean rewards of all sampled answers by step, those of replaced groups included."""
     names = [name.rpartition(":")[2] for name in config.rewards.functions]
-    found: dict[int, list[Sequence[float | None]]] = {}
+    rewards: dict[int, list[Sequence[float | None]]] = {}
     for line in lines:
         if line["event"] == "Group":
-            found.setdefault(line["step"], []).extend(row[3] for row in line["rows"])
+            rewards.setdefault(line["step"], []).extend(row[3] for row in line["rows"])
     means: dict[int, Metrics] = {}
-    for step, rows in found.items():
-        for place, name in enumerate(names):
-            known = [value for row in rows if (value := row[place]) is not None]
-            if known:
+    for step, rows in rewards.items():
+        for index, name in enumerate(names):
+            values = [value for row in rows if (value := row[index]) is not None]
+            if values:
                 key = f"sampled/rewards/{name}/mean"
-                means.setdefault(step, {})[key] = statistics.fmean(known)
+                means.setdefault(step, {})[key] = statistics.fmean(values)
         total = [total_reward(row[: len(names)], config.rewards.weights) for row in rows]
         means[step]["sampled/reward"] = statistics.fmean(v for v in total if v is not None)
     return means
@@ -452,7 +513,7 @@ def sampled_rewards(config: RunConfig, lines: Sequence[Tree]) -> dict[int, Metri
 def changed(
     event: Event, change: Callable[[Metrics], Metrics] | None, sampled: Mapping[int, Metrics]
 ) -> Event:
-    """Return the event with simulated numbers: steps from `LATE` on, and held-out accuracy.
+    """Return the event with simulated numbers: steps from `LATE` on, and all evaluations.
 
     Steps with replaced groups get the mean rewards of all that was sampled.
     """
@@ -460,9 +521,9 @@ def changed(
         event = replace(event, metrics={**event.metrics, **sampled.get(event.step, {})})
     if change is None or not isinstance(event, StepFinished | EvaluationFinished):
         return event
-    if event.step < (LATE if isinstance(event, StepFinished) else 1):
-        return event
     held_out = isinstance(event, EvaluationFinished)
+    if event.step < LATE and not held_out:
+        return event
     new = {
         key: value
         for key, value in change(dict(event.metrics)).items()
@@ -471,67 +532,67 @@ def changed(
     return replace(event, metrics={**event.metrics, **new})
 
 
-def judge_all(folder: Path, *, between: bool) -> list[Judged]:
+def judge_all(paths: Mapping[Path, Case], *, between: bool) -> list[Judged]:
     """Replay every recorded run through the rules."""
-    found = []
-    for case in CASES:
-        for seed in case.seeds:
-            if not (path := path_of(folder, case, seed)).exists():
-                continue
-            head, lines = read(path)
-            tried = [
-                line["metrics"]["eval/accuracy"]
-                for line in lines
-                if line["event"] == "EvaluationFinished" and "eval/accuracy" in line["metrics"]
-            ]
-            ends = (tried[0], tried[-1]) if tried else (math.nan, math.nan)
-            origin = f"revision {head['revision']} with mlx {head['versions']['mlx']}"
-            fired, word = replay(head, lines, between=between)
-            one = Judged(
-                case=case.name,
-                seed=seed,
-                wrong=case.wrong,
-                rules=case.rules,
-                accuracy=ends,
-                fired=fired,
-                health=word,
-                origin=origin,
-            )
-            found.append(one)
-            if case is HEALTHY[0] and seed < 2:
-                for name, (wrong, rules, change) in SIMULATED.items():
-                    fired, word = replay(head, lines, change, between=between)
-                    found.append(
-                        replace(
-                            one,
-                            case=name,
-                            wrong=f"simulated: {wrong}",
-                            rules=rules,
-                            fired=fired,
-                            health=word,
-                        )
+    results = []
+    for path, case in paths.items():
+        head, lines = read(path)
+        seed = head["seed"]
+        tried = [
+            line["metrics"]["eval/accuracy"]
+            for line in lines
+            if line["event"] == "EvaluationFinished" and "eval/accuracy" in line["metrics"]
+        ]
+        ends = (tried[0], tried[-1]) if tried else (math.nan, math.nan)
+        origin = f"revision {head['revision']} with mlx {head['versions']['mlx']}"
+        fired, label = replay(head, lines, between=between)
+        judgement = Judged(
+            case=case.name,
+            seed=seed,
+            wrong=case.wrong,
+            rules=case.rules,
+            accuracy=ends,
+            fired=fired,
+            health=label,
+            origin=origin,
+        )
+        results.append(judgement)
+        if case is HEALTHY[0] and seed < 2:
+            for name, (wrong, rules, change) in SIMULATED.items():
+                fired, label = replay(head, lines, change, between=between)
+                results.append(
+                    replace(
+                        judgement,
+                        case=name,
+                        wrong=f"simulated: {wrong}",
+                        rules=rules,
+                        fired=fired,
+                        health=label,
                     )
-    return found
+                )
+    return results
 
 
 def stored_events(reader: StoreReader, run: int, *, between: bool) -> Iterator[Event]:
     """Return the steps and evaluations of a stored run in their order."""
     tried = reader.evaluations(run)
-    series = (reader.metric_series(run, key) for key in reader.metric_keys(run))
+    # the values of evaluations are series as well
+    keys = [key for key in reader.metric_keys(run) if not key.startswith("eval/")]
+    series = (reader.metric_series(run, key) for key in keys)
     values = {item.key: dict(zip(item.steps, item.values, strict=True)) for item in series}
     for step in range(max(max(steps) for steps in values.values()) + 1):
         if step:
             metrics = {key: steps[step] for key, steps in values.items() if step in steps}
             yield StepFinished(step=step, metrics=metrics, tokens=0, elapsed=0.0)
-        for one in tried:
-            if one.step == step and (between or one.moment != "during"):
+        for evaluation in tried:
+            if evaluation.step == step and (between or evaluation.moment != "during"):
                 yield EvaluationFinished(
                     step=step,
-                    moment=one.moment,
-                    mode=one.mode,
-                    problems=one.problems,
-                    samples=one.samples,
-                    metrics=one.metrics,
+                    moment=evaluation.moment,
+                    mode=evaluation.mode,
+                    problems=evaluation.problems,
+                    samples=evaluation.samples,
+                    metrics=evaluation.metrics,
                     rows=(),
                     seconds=0.0,
                 )
@@ -540,25 +601,62 @@ def stored_events(reader: StoreReader, run: int, *, between: bool) -> Iterator[E
 def recordings(*, between: bool) -> Iterator[Judged]:
     """Judge the starter runs that come with the program: the preset at its full size."""
     for unpack in (demo.unpack, lambda folder: demo.unpack(folder, SEVERAL)):
-        with tempfile.TemporaryDirectory() as place, closing(StoreReader(unpack(Path(place)))) as r:
+        with (
+            tempfile.TemporaryDirectory() as workdir,
+            closing(StoreReader(unpack(Path(workdir)))) as r,
+        ):
             for run in r.runs():
-                events = list(stored_events(r, run.key, between=between))
-                tried = [
-                    event.metrics["eval/accuracy"]
-                    for event in events
-                    if isinstance(event, EvaluationFinished) and event.mode == "sampled"
-                ]
                 config = RunConfig.model_validate(r.run(run.key).config)
-                fired, word = judged(config, events)
-                yield Judged(
-                    case=f"recorded, beta {config.algorithm.resolved().beta:g}",
-                    seed=config.seed,
-                    wrong="",
-                    rules=(),
-                    fired=fired,
-                    health=word,
-                    accuracy=(tried[0], tried[-1]),
-                )
+                name = f"recorded, beta {config.algorithm.resolved().beta:g}"
+                yield of_store(r, run.key, name, between=between)
+
+
+def of_store(reader: StoreReader, run: int, name: str, *, between: bool) -> Judged:
+    """Judge a stored run, as a healthy one."""
+    config = RunConfig.model_validate(reader.run(run).config)
+    events = list(stored_events(reader, run, between=between))
+    tried = [
+        event.metrics["eval/accuracy"]
+        for event in events
+        if isinstance(event, EvaluationFinished) and event.mode == "sampled"
+    ]
+    fired, label = judged(config, events)
+    return Judged(
+        case=name,
+        seed=config.seed,
+        wrong="",
+        rules=(),
+        fired=fired,
+        health=label,
+        accuracy=(tried[0], tried[-1]),
+    )
+
+
+# What is wrong with the published runs that fail, and the rules of which one should say so.
+FAILS = {
+    "hacked": ("short answers pay more than right ones", HACKED),
+    "collapse": ("learning rate 0.02", TOO_FAR),
+    "no-signal": ("no answer can score", ("no_signal", "reward_constant")),
+    "far-teacher": ("the teacher would give none of the answers", ("teacher_too_far",)),
+}
+
+
+def published(*, between: bool) -> Iterator[Judged]:
+    """Judge the runs of docs/results.md that this program trained by rewards or by a teacher."""
+    with store.opened() as path, StoreReader(path) as reader:
+        for run in sorted(reader.runs(archived=True), key=lambda run: run.name):
+            name, _, number = run.name.rpartition("-")
+            experiment, _, setting = name.partition("-")
+            settings = reader.run(run.key).config
+            if "trainer" in settings or settings["algorithm"]["recipe"] == "sft":
+                continue
+            wrong, rules = FAILS[setting] if experiment == "fails" else ("", ())
+            result = of_store(
+                reader, run.key, f"published, {experiment} {setting}", between=between
+            )
+            yield replace(
+                result, seed=int(number), wrong=wrong, rules=rules, origin="docs/results.md"
+            )
 
 
 def judged(config: RunConfig, events: Sequence[Event]) -> tuple[dict[str, int], str]:
@@ -567,10 +665,10 @@ def judged(config: RunConfig, events: Sequence[Event]) -> tuple[dict[str, int], 
     fired: dict[str, int] = {}
     recent: dict[str, tuple[int, str]] = {}  # the last step and the explanation by rule
     for event in events:
-        found = list(alerts.observe(event))
-        if isinstance(event, AlertRaised) and is_kept(event, alerts):
-            found = [event]
-        for alert in found:
+        raised = list(alerts.observe(event))
+        if isinstance(event, AlertRaised) and is_repeated(event, alerts):
+            raised = [event]
+        for alert in raised:
             if isinstance(alert, AlertEnded):
                 last, text = recent[alert.rule]
                 recent[alert.rule] = max(last, alert.step - 1), text
@@ -597,7 +695,10 @@ def evidence(
     measured += [(event.step, event.metrics) for event in tried]
     failures = [event.message for event in events if isinstance(event, RunFailed)]
     return Evidence.of(
-        {"evaluation.problems": PROBLEMS, "rollout.prompts": config.rollout.prompts},
+        {
+            "evaluation.problems": config.evaluation.problems,
+            "rollout.prompts": config.rollout.prompts,
+        },
         {
             name: [(step, metrics[name]) for step, metrics in measured if name in metrics]
             for name in (*HEALTH_METRICS, judge.metric)
@@ -610,7 +711,7 @@ def evidence(
     )
 
 
-def is_kept(alert: AlertRaised, alerts: Alerts) -> bool:
+def is_repeated(alert: AlertRaised, alerts: Alerts) -> bool:
     """Whether a recorded alert is of the engine, of the run, and would be raised again."""
     if alert.rule == "refills_exhausted":
         return not alerts.is_solving(alert.step)
@@ -620,21 +721,34 @@ def is_kept(alert: AlertRaised, alerts: Alerts) -> bool:
 def tables(between: Sequence[Judged], ends: Sequence[Judged]) -> str:
     """Return the tables as Markdown: by rule, by broken case, by healthy recipe."""
     origins = sorted({run.origin for run in between if run.origin})
-    said = f"Recorded at {', '.join(origins)}."
+    sentence = f"Recorded at {', '.join(origins)}."
+    sentence += f"\n\n{counts(between)}"
     parts = (by_health(between), by_rule(between, ends), by_case(between), by_recipe(between, ends))
-    return "\n\n".join([said, *("\n".join(part) for part in parts)])
+    return "\n\n".join([sentence, *("\n".join(part) for part in parts)])
+
+
+def counts(runs: Sequence[Judged]) -> str:
+    """Say in how many runs the alerts were right."""
+    broken = [run for run in runs if run.wrong]
+    noticed = [run for run in broken if set(run.rules) & set(run.fired)]
+    healthy = [run for run in runs if not run.wrong]
+    alarmed = [run for run in healthy if run.fired]
+    return (
+        f"A rule for their fault noticed {len(noticed)} of {len(broken)} broken runs; "
+        f"{len(alarmed)} of {len(healthy)} healthy ones raised something."
+    )
 
 
 def by_health(runs: Sequence[Judged]) -> Iterator[str]:
     """Tabulate how many healthy and broken runs get each verdict."""
     yield "| verdict | healthy runs | broken runs |"
     yield "| --- | --- | --- |"
-    for word in get_args(Label):
+    for label in get_args(Label):
         counts = [
-            sum(run.health == word and bool(run.wrong) == broken for run in runs)
+            sum(run.health == label and bool(run.wrong) == broken for run in runs)
             for broken in (False, True)
         ]
-        yield f"| {word} | {counts[0]} | {counts[1]} |"
+        yield f"| {label} | {counts[0]} | {counts[1]} |"
 
 
 def by_rule(between: Sequence[Judged], ends: Sequence[Judged]) -> Iterator[str]:
@@ -646,14 +760,14 @@ def by_rule(between: Sequence[Judged], ends: Sequence[Judged]) -> Iterator[str]:
     yield "| --- | --- | --- | --- | --- | --- | --- |"
     named = {rule for run in between for rule in (*run.fired, *run.rules)}
     for rule in (*RULES, *sorted(named - set(RULES))):
-        known = [run for run in between if rule in run.rules]
-        others = [run for run in between if run.wrong and rule not in run.rules]
+        expected = [run for run in between if rule in run.rules]
+        unexpected = [run for run in between if run.wrong and rule not in run.rules]
         healthy = [run for run in between if not run.wrong]
         quiet = [run for run in ends if not run.wrong]
         cells = (
-            share(rule, known, in_sight=True),
-            share(rule, known, in_sight=False),
-            share(rule, others),
+            share(rule, expected, in_sight=True),
+            share(rule, expected, in_sight=False),
+            share(rule, unexpected),
             share(rule, healthy, in_sight=True),
             share(rule, healthy, in_sight=False),
             share(rule, quiet),
@@ -676,13 +790,13 @@ def by_case(runs: Sequence[Judged]) -> Iterator[str]:
     yield "| --- | --- | --- | --- | --- | --- | --- |"
     for run in runs:
         if run.wrong:
-            known = [f"`{rule}` ({run.fired[rule]})" for rule in run.rules if rule in run.fired]
+            named = [f"`{rule}` ({run.fired[rule]})" for rule in run.rules if rule in run.fired]
             also = [
                 f"`{rule}` ({step})" for rule, step in run.fired.items() if rule not in run.rules
             ]
             yield (
                 f"| {run.case} | {run.seed} | {run.wrong} | {percent(run)} | {run.health} "
-                f"| {', '.join(known) or '**missed**'} | {', '.join(also)} |"
+                f"| {', '.join(named) or '**missed**'} | {', '.join(also)} |"
             )
 
 
@@ -696,8 +810,8 @@ def by_recipe(between: Sequence[Judged], ends: Sequence[Judged]) -> Iterator[str
     for run, quiet in zip(between, ends, strict=True):
         if not run.wrong:
             alarms = (
-                ", ".join(f"`{rule}` ({step})" for rule, step in one.fired.items())
-                for one in (run, quiet)
+                ", ".join(f"`{rule}` ({step})" for rule, step in item.fired.items())
+                for item in (run, quiet)
             )
             yield (
                 f"| {run.case} | {run.seed} | {percent(run)} | {run.health} "
@@ -718,17 +832,27 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path(cache) / "grpo-tui" / "alerts")
     parser.add_argument("--only", action="append", default=[], help="a case by name")
     parser.add_argument("--seed", action="append", type=int, default=[])
-    asked = parser.parse_args()
-    if asked.verb == "record":
-        record_all(asked.folder, asked.only, asked.seed)
+    arguments = parser.parse_args()
+    if arguments.verb == "record":
+        record_all(arguments.folder, arguments.only, arguments.seed)
         return
-    found = tables(
+    paths = {
+        path: case
+        for case in CASES
+        for seed in case.seeds
+        if (path := path_of(arguments.folder, case, seed)).exists()
+    }
+    markdown = tables(
         *(
-            [*judge_all(asked.folder, between=between), *recordings(between=between)]
+            [
+                *judge_all(paths, between=between),
+                *recordings(between=between),
+                *published(between=between),
+            ]
             for between in (True, False)
         )
     )
-    print(found)
+    print(markdown)
 
 
 if __name__ == "__main__":

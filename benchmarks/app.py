@@ -49,7 +49,7 @@ STEPS_OF_MANY = 7813  # of 128 rollouts each
 class Result:
     """One row of the table; a target of 0 means none."""
 
-    what: str
+    name: str
     value: float
     unit: str
     target: float = 0.0
@@ -58,7 +58,7 @@ class Result:
         """Format the result as a row of a Markdown table."""
         target = f"< {self.target:g}" if self.target else ""
         missed = " **missed**" if self.target and self.value >= self.target else ""
-        return f"| {self.what} | {self.value:.3g} {self.unit}{missed} | {target} |"
+        return f"| {self.name} | {self.value:.3g} {self.unit}{missed} | {target} |"
 
 
 def opened(store: Path, folder: Path, *more: str) -> Terminal:
@@ -125,17 +125,17 @@ def keys(name: str, folder: Path) -> Iterator[Result]:
             terminal.until_step(2)
         else:
             terminal.until(f"{RUNS_STORED} runs")
-        found = FOUND[name] = walked(terminal, ASKED.keys, live)
+        measured = FOUND[name] = walked(terminal, ASKED.keys, live)
     for percent, target in KEY_TARGETS.items():
         yield Result(
-            f"key, {name}, p{percent} of {ASKED.keys:,}", found.percentile(percent), "ms", target
+            f"key, {name}, p{percent} of {ASKED.keys:,}", measured.percentile(percent), "ms", target
         )
     if "trains" in name:
         yield Result(f"steps made {name}", steps_done(store), "steps")
-    yield Result(f"keys {name} without an answer", found.lost.total(), "keys")
-    for value, key in sorted(found.spent)[-20:]:
+    yield Result(f"keys {name} without an answer", measured.unanswered.total(), "keys")
+    for value, key in sorted(measured.spent)[-20:]:
         print(f"   {value:6.0f} ms  {key}", file=sys.stderr)
-    print(f"   lost: {dict(found.lost)}; not fired: {unfired()}", file=sys.stderr)
+    print(f"   lost: {dict(measured.unanswered)}; not fired: {unfired()}", file=sys.stderr)
 
 
 def steps_done(store: Path) -> int:
@@ -151,10 +151,10 @@ def beside() -> Iterator[str]:
     yield "| key | " + " | ".join(FOUND) + " | target |"
     yield "|---" * (len(FOUND) + 2) + "|"
     for percent, target in KEY_TARGETS.items():
-        values = [f"{found.percentile(percent):.3g} ms" for found in FOUND.values()]
+        values = [f"{measured.percentile(percent):.3g} ms" for measured in FOUND.values()]
         yield f"| p{percent} of {ASKED.keys:,} | {' | '.join(values)} | < {target:g} ms |"
-    lost = [str(found.lost.total()) for found in FOUND.values()]
-    yield f"| without an answer | {' | '.join(lost)} | |"
+    unanswered = [str(measured.unanswered.total()) for measured in FOUND.values()]
+    yield f"| without an answer | {' | '.join(unanswered)} | |"
 
 
 def watch(folder: Path) -> Iterator[Result]:
@@ -189,8 +189,8 @@ def watch_to_the_end(terminal: Terminal, store: Path) -> None:
     end = time.monotonic() + 900
     while not run_is_over(store):
         assert time.monotonic() < end, f"the run in {store} has not ended"
-        rest = time.monotonic() + 1.0
-        while (left := rest - time.monotonic()) > 0:
+        settled = time.monotonic() + 1.0
+        while (left := settled - time.monotonic()) > 0:
             if terminal.waiting(left):
                 terminal.take()
 
@@ -232,8 +232,8 @@ def runs(folder: Path) -> Iterator[Result]:
         yield from scrolled(terminal, f"in {MANY_RUNS:,} runs", keys)
     store = folder / "rollouts.db"
     count = many_rollouts(store)
-    back, on = ["left_curly_bracket"] * 30, ["right_curly_bracket"] * 20  # by ten steps
-    keys = back + ["less_than_sign"] * 10 + ["down"] * 5 + ["p"] * 10 + ["n"] * 10 + on
+    earlier, on = ["left_curly_bracket"] * 30, ["right_curly_bracket"] * 20  # by ten steps
+    keys = earlier + ["less_than_sign"] * 10 + ["down"] * 5 + ["p"] * 10 + ["n"] * 10 + on
     with killed(opened(store, folder)) as terminal:
         terminal.until("1 run", 120)
         terminal.press("\r")
@@ -245,11 +245,11 @@ def runs(folder: Path) -> Iterator[Result]:
 
 def scrolled(terminal: Terminal, where: str, keys: list[str]) -> Iterator[Result]:
     """Time how long moves take to appear."""
-    found = Keys()
-    press(Ear(terminal), Stop(("",), "", " ".join(keys)), found, len(keys))
-    yield Result(f"a move {where}, p50", found.percentile(50), "ms")
-    yield Result(f"a move {where}, p95", found.percentile(95), "ms", 100)
-    yield Result(f"moves {where} without an answer", found.lost.total(), "keys")
+    measured = Keys()
+    press(Ear(terminal), Stop(("",), "", " ".join(keys)), measured, len(keys))
+    yield Result(f"a move {where}, p50", measured.percentile(50), "ms")
+    yield Result(f"a move {where}, p95", measured.percentile(95), "ms", 100)
+    yield Result(f"moves {where} without an answer", measured.unanswered.total(), "keys")
 
 
 def many_rollouts(store: Path) -> int:

@@ -86,9 +86,9 @@ def flood(config: RunConfig, control: Control) -> Iterator[Any]:
         elif time.monotonic() > unasked + HEEDED_S:
             yield from acknowledged(control, event.step)
         yield replace(event, step=event.step + 20 * (count // len(script)))
-        ahead = count / FLOOD - (time.monotonic() - begun)
-        if ahead > 0.002:
-            time.sleep(ahead)
+        early = count / FLOOD - (time.monotonic() - begun)
+        if early > 0.002:
+            time.sleep(early)
 
 
 def acknowledged(control: Control, step: int) -> Iterator[Any]:
@@ -124,7 +124,7 @@ class Keys:
     """Milliseconds per key, and the keys that were never answered."""
 
     spent: list[tuple[float, str]] = field(default_factory=list)
-    lost: Counter[str] = field(default_factory=Counter)
+    unanswered: Counter[str] = field(default_factory=Counter)
 
     def percentile(self, percent: int) -> float:
         """Return a percentile of the latencies in milliseconds."""
@@ -141,8 +141,8 @@ def stored(folder: Path) -> Path:
     data.many_runs(store, COPIED)
     trained(store, folder)
     record(store, finished(dialogues.run_events()), name="lucky-guess", rewards={"functions": []})
-    with closing(ExperimentStore(store)) as made_in:
-        queue = RunQueue(made_in)
+    with closing(ExperimentStore(store)) as database:
+        queue = RunQueue(database)
         sweep, _ = queue.sweep("seeds", {"seed": [0, 1, 2]}, [])
         for number in range(4):
             queue.finish(queue.add(data.config(), name=f"twin-{number}"), "skipped")
@@ -211,13 +211,13 @@ class Ear:
 
     def settle(self) -> tuple[object, ...]:
         """Draw output until the screen, or the part that the run leaves alone, has settled."""
-        shown, since = tour.still(self.screen), self._last
+        frame, since = tour.still(self.screen), self._last
         end = time.perf_counter() + REST
         while at := self.next(min(end, since + QUIET) - time.perf_counter()):
             new = tour.still(self.screen)
-            if new != shown:
-                shown, since = new, at
-        return shown
+            if new != frame:
+                frame, since = new, at
+        return frame
 
     def measure(self, key: str, patience: float = PATIENCE) -> float:
         """Return milliseconds from the byte to the output that changed the screen; 0 if none."""
@@ -231,26 +231,26 @@ class Ear:
         return 0.0
 
 
-def walk(ear: Ear, stop: tour.Stop, found: Keys, count: int) -> None:
+def walk(ear: Ear, stop: tour.Stop, answered: Keys, count: int) -> None:
     """Go to a stop and press its keys."""
     for key in ("escape", "escape", "escape", "escape", *stop.way.split()):
         ear.measure(key, 3 * QUIET if key == "escape" else REST)
-    press(ear, stop, found, count)
+    press(ear, stop, answered, count)
 
 
-def press(ear: Ear, stop: tour.Stop, found: Keys, count: int) -> None:
+def press(ear: Ear, stop: tour.Stop, answered: Keys, count: int) -> None:
     """Press the keys of a stop until the wanted number is reached."""
-    for place, key in enumerate(pressed(ear, stop.keys)):
-        if len(found.spent) + found.lost.total() >= count:
+    for index, key in enumerate(pressed(ear, stop.keys)):
+        if len(answered.spent) + answered.unanswered.total() >= count:
             return
         value = ear.measure(key)
-        name = f"{stop.screens[0]} {place}: {key}"
+        name = f"{stop.screens[0]} {index}: {key}"
         if os.environ.get("TOUR_DEBUG"):
             print(f"{value:7.1f} ms  {name}", flush=True)
         if value:
-            found.spent.append((value, name))
+            answered.spent.append((value, name))
         else:
-            found.lost[name] += 1
+            answered.unanswered[name] += 1
             if os.environ.get("TOUR_DEBUG"):
                 print(name, *ear.screen.display, sep="\n", flush=True)
 
@@ -273,10 +273,10 @@ def titles(ear: Ear) -> str:
 
 def walked(terminal: Terminal, count: int, live: bool) -> Keys:
     """Repeat the tour until the wanted number of keys is reached."""
-    found, ear = Keys(), Ear(terminal)
-    while len(found.spent) + found.lost.total() < count:
-        before = len(found.spent)
+    answered, ear = Keys(), Ear(terminal)
+    while len(answered.spent) + answered.unanswered.total() < count:
+        before = len(answered.spent)
         for stop in tour.LIVE_STOPS if live else tour.STOPS:
-            walk(ear, stop, found, count)
-        assert len(found.spent) > before, "\n".join(ear.screen.display)
-    return found
+            walk(ear, stop, answered, count)
+        assert len(answered.spent) > before, "\n".join(ear.screen.display)
+    return answered

@@ -124,7 +124,7 @@ ROLLOUTS = Stop(
     "v escape right l left h end home down j up k n n p p m m m m m s s s p "
     "less_than_sign less_than_sign greater_than_sign left_curly_bracket right_curly_bracket t "
     "left_square_bracket left_square_bracket right_square_bracket d d d at escape t t "
-    f"f f F {PANELS} {COMMON} tab asterisk",
+    f"f f F {PANELS} {COMMON} tab asterisk shift+tab",
 )
 DIALOGUES = Stop(("RolloutsScreen",), f"{SECOND} down down enter 4", "pagedown pageup pagedown")
 SEARCH = Stop(("RolloutsScreen",), f"{SECOND} enter 4 slash a n s enter", "x x escape")
@@ -183,7 +183,7 @@ LIVE_STOPS = (
     QUEUE,
     MESSAGES,
     WATCH.to("1 home enter 1 3").then(f"{STEER} q 3"),
-    ROLLOUTS,
+    ROLLOUTS.to(f"1 home enter 4 {SECOND} down enter 4"),  # the run that `ROLLOUTS` opens
     DIALOGUES.to(f"{SECOND} down down down enter 4"),
     SEARCH,
     LAB,
@@ -191,7 +191,7 @@ LIVE_STOPS = (
     COMPARE,
     PICKER,
     NEW_RUN,
-    BEGIN.to(f"{SECOND} down down down down c"),
+    BEGIN.to(f"{SECOND} down down down down c y home"),
 )
 
 
@@ -242,23 +242,23 @@ class Screen:
         self.colours = ["0" * columns] * rows  # one character per cell
         self.codes = {"0": "0"}  # the character of each SGR sequence
         self._row = self._column = 0
-        self._colour, self._rest = "0", ""
+        self._colour, self._unread = "0", ""
         self._decode = getincrementaldecoder("utf-8")().decode
 
     def draw(self, data: bytes) -> None:
         """Draw output, which may end within a character or a sequence."""
-        output, self._rest = self._rest + self._decode(data), ""
-        for found in OUTPUT.finditer(output):
-            text, parameters, kind, cut = found.groups()
+        output, self._unread = self._unread + self._decode(data), ""
+        for match in OUTPUT.finditer(output):
+            text, parameters, final, cut = match.groups()
             if text:
                 self._write(text)
-            elif kind == "m":
+            elif final == "m":
                 self._colour = self.codes.setdefault(parameters, chr(256 + len(self.codes)))
-            elif kind == "H":
+            elif final == "H":
                 row, column = parameters.split(";")
                 self._row, self._column = int(row) - 1, int(column) - 1
             elif cut:
-                self._rest = cut
+                self._unread = cut
 
     def _write(self, text: str) -> None:
         start, end = self._column, self._column + len(text)
@@ -281,10 +281,10 @@ def still(screen: Screen) -> tuple[object, ...]:
             ),
         )
     if "▌3 Watch▐" in display[0] and LIVE in display[0]:
-        drawn = tuple(
-            (row, found.start(), found.group(), screen.colours[row][found.start()])
+        texts = tuple(
+            (row, match.start(), match.group(), screen.colours[row][match.start()])
             for row in range(3, bottom)
-            for found in MARKS.finditer(display[row])
+            for match in MARKS.finditer(display[row])
         )
         grounds = {
             character
@@ -297,19 +297,19 @@ def still(screen: Screen) -> tuple[object, ...]:
             for column, colour in enumerate(screen.colours[row])
             if colour in grounds
         )
-        said = tuple(SAID.findall("\n".join(display)))
+        sentences = tuple(SAID.findall("\n".join(display)))
         titles = tuple(re.findall(r"answers to prompt \d+", "\n".join(display)))
-        return (drawn, marked, said, titles, _toasts(display), _cells(screen, bottom))
+        return (texts, marked, sentences, titles, _toasts(display), _cells(screen, bottom))
     return tuple(_cells(screen, row) for row in range(1, bottom + 1))
 
 
 def _toasts(display: Sequence[str]) -> tuple[tuple[int, str], ...]:
     """Return the rows of the toast at the lower right, and its words."""
     return tuple(
-        (row, words)
+        (row, phrase)
         for row, line in enumerate(display)
         if row > len(display) - 10
-        for words in TOAST.findall(line[len(line) // 2 :])
+        for phrase in TOAST.findall(line[len(line) // 2 :])
     )
 
 

@@ -91,7 +91,7 @@ class Done:
     late: bool = False
 
     @property
-    def why(self) -> str:
+    def problem(self) -> str:
         """Return the last lines of output of a failed command."""
         if self.late:
             return "cut off at its time limit"
@@ -110,7 +110,7 @@ class Children:
 
     def run(
         self,
-        *words: str,
+        *arguments: str,
         limit: float,
         until: Callable[[str], bool] | None = None,
         **environment: str,
@@ -119,7 +119,7 @@ class Children:
         with (
             tempfile.TemporaryFile("w+") as errors,
             subprocess.Popen(
-                [sys.executable, "-m", *words],
+                [sys.executable, "-m", *arguments],
                 cwd=ROOT,
                 start_new_session=True,
                 text=True,
@@ -130,11 +130,11 @@ class Children:
         ):
             late = threading.Event()
 
-            def give_up() -> None:
+            def kill() -> None:
                 late.set()
                 os.killpg(process.pid, signal.SIGKILL)
 
-            timer = threading.Timer(max(1.0, min(limit, self.end - monotonic())), give_up)
+            timer = threading.Timer(max(1.0, min(limit, self.end - monotonic())), kill)
             timer.start()
             lines = []
             for line in process.stdout or ():
@@ -146,9 +146,9 @@ class Children:
             errors.seek(0)
             return Done(status, "".join(lines), errors.read(), late.is_set())
 
-    def train(self, folder: Path, *settings: str, steps: int, **rest: Any) -> Done:
+    def train(self, folder: Path, *settings: str, steps: int, **options: Any) -> Done:
         """Train the starter for some steps without a store."""
-        chosen = [word for setting in (*QUIET, *settings) for word in ("--set", setting)]
+        chosen = [argument for setting in (*QUIET, *settings) for argument in ("--set", setting)]
         return self.run(
             "grpo_tui",
             "train",
@@ -160,24 +160,24 @@ class Children:
             "--steps",
             str(steps),
             *chosen,
-            **rest,
+            **options,
         )
 
 
-def parts(children: Children, place: Path, *, quick: bool) -> Iterator[Part]:
+def parts(children: Children, workdir: Path, *, quick: bool) -> Iterator[Part]:
     """Run all parts in order, each named and timed; a failing part does not affect the others."""
     steps = 2 if quick else 10
     todo: dict[str, Callable[[], Part]] = {"doctor": partial(doctor, children)}
     for tuning, count in (("lora", steps), ("full", 2)):
         for dtype in DTYPES:
-            run = partial(training, children, place, tuning, dtype, count)
+            run = partial(training, children, workdir, tuning, dtype, count)
             todo[f"{count} steps, {tuning}, {dtype}"] = run
     todo["parity"] = partial(inside, children, "parity")
     for dtype in DTYPES[: 1 if quick else 2]:
-        todo[f"kill and resume, {dtype}"] = partial(killing, children, place, dtype)
+        todo[f"kill and resume, {dtype}"] = partial(killing, children, workdir, dtype)
     for name in list(PARTS)[1:]:
         todo[name] = partial(inside, children, name)
-    todo["workbench"] = partial(workbench, children, place)
+    todo["workbench"] = partial(workbench, children, workdir)
     for name, do in todo.items():
         begun = monotonic()
         try:
@@ -191,23 +191,23 @@ def doctor(children: Children) -> Part:
     """Return the facts of `doctor` on machine and MLX; the others describe the user's setup."""
     done = children.run("grpo_tui", "doctor", "--json", limit=90)
     try:
-        facts = json.loads(done.out)["facts"]
+        checks = json.loads(done.out)["facts"]
     except (ValueError, KeyError):
-        return Part(passed=False, seen=done.why)
-    bad = [fact["name"] for fact in facts if fact["level"] != "fine"]
+        return Part(passed=False, seen=done.problem)
+    bad = [check["name"] for check in checks if check["level"] != "fine"]
     rows = [
-        (fact["name"], " → ".join(filter(None, (fact["found"], fact["remedy"]))))
-        for fact in facts
-        if fact["area"] in ("Machine", "MLX")
+        (check["name"], " → ".join(filter(None, (check["found"], check["remedy"]))))
+        for check in checks
+        if check["area"] in ("Machine", "MLX")
     ]
     seen = f"warns of: {', '.join(bad)}" if bad else "nothing to complain about"
     return Part(passed=done.status == 0, seen=seen, rows={"machine": rows})
 
 
-def training(children: Children, place: Path, tuning: str, dtype: str, steps: int) -> Part:
+def training(children: Children, workdir: Path, tuning: str, dtype: str, steps: int) -> Part:
     """Train the starter: all steps must finish with finite numbers; also report their speed."""
     done = children.train(
-        place / f"{tuning}-{dtype}",
+        workdir / f"{tuning}-{dtype}",
         f"model.dtype={dtype}",
         f"model.tuning={tuning}",
         f"optimizer.learning_rate={RATES[tuning]}",
@@ -217,70 +217,70 @@ def training(children: Children, place: Path, tuning: str, dtype: str, steps: in
     return judged(f"{tuning}, {dtype}", done, steps)
 
 
-def judged(what: str, done: Done, steps: int) -> Part:
+def judged(name: str, done: Done, steps: int) -> Part:
     """Return the verdict on a run's events."""
-    found = [e["metrics"] for e in events_in(done.out) if e["event"] == "StepFinished"]
-    if what == REFUSABLE and done.status == exit_codes.USAGE and not found:
-        return Part(passed=True, seen=f"refused, as it should be: {done.why}")
+    results = [e["metrics"] for e in events_in(done.out) if e["event"] == "StepFinished"]
+    if name == REFUSABLE and done.status == exit_codes.USAGE and not results:
+        return Part(passed=True, seen=f"refused, as it should be: {done.problem}")
     # JSON has no infinities or NaN, so they are strings
-    odd = sorted({k for m in found for k, value in m.items() if not isfinite(float(value))})
-    seen = f"{len(found)} of {steps} steps" + (f"; {done.why}" if done.status else "")
+    odd = sorted({k for m in results for k, value in m.items() if not isfinite(float(value))})
+    seen = f"{len(results)} of {steps} steps" + (f"; {done.problem}" if done.status else "")
     seen += f"; not finite: {', '.join(odd)}" * bool(odd)
-    if not found:
+    if not results:
         return Part(passed=False, seen=seen)
-    late = found[1:] or found  # the first step also warms up
+    late = results[1:] or results  # the first step also warms up
 
     def typical(key: str) -> float:
         return median(float(m.get(key, 0)) for m in late)
 
-    def most(key: str) -> float:
-        return max(float(m.get(key, 0)) for m in found)
+    def largest(key: str) -> float:
+        return max(float(m.get(key, 0)) for m in results)
 
     row = (
-        what,
+        name,
         f"{typical('step_time'):.2f}",
         f"{typical('tokens_per_second'):.0f}",
-        f"{typical(f'{GAP}/mean'):.1e}, {most(f'{GAP}/max'):.1e}",
-        f"{most('memory/peak_gb'):.2f}",
+        f"{typical(f'{GAP}/mean'):.1e}, {largest(f'{GAP}/max'):.1e}",
+        f"{largest('memory/peak_gb'):.2f}",
     )
-    passed = done.status == 0 and len(found) == steps and not odd
+    passed = done.status == 0 and len(results) == steps and not odd
     return Part(passed=passed, seen=seen, rows={"steps": [row]})
 
 
-def killing(children: Children, place: Path, dtype: str, steps: int = 6) -> Part:
+def killing(children: Children, workdir: Path, dtype: str, steps: int = 6) -> Part:
     """Kill a run in its fourth step and resume it, and compare it with an uninterrupted one."""
     settings = (f"model.dtype={dtype}", "rollout.prompts=4", "checkpoint.every=2")
     # Other programs would change the number of threads that sum, and so the last digits.
     same: dict[str, Any] = {"limit": 120, "GRPO_TUI_THREADS": "1"}
-    whole = children.train(place / f"whole-{dtype}", *settings, steps=steps, **same)
-    if whole.status:
-        return Part(passed=False, seen=f"the unbroken run: {whole.why}")
-    cut = place / f"cut-{dtype}"
+    unbroken = children.train(workdir / f"whole-{dtype}", *settings, steps=steps, **same)
+    if unbroken.status:
+        return Part(passed=False, seen=f"the unbroken run: {unbroken.problem}")
+    cut = workdir / f"cut-{dtype}"
 
     def third(line: str) -> bool:
         return any((e["event"], e["step"]) == ("StepFinished", 3) for e in events_in(line))
 
     killed = children.train(cut, *settings, steps=steps, until=third, **same)
     if killed.late or killed.status != -signal.SIGKILL:
-        return Part(passed=False, seen=f"the run to be killed: {killed.why}")
-    again = children.run("grpo_tui", "resume", str(cut), "--json", **same)
-    if again.status:
-        return Part(passed=False, seen=f"the resumed run: {again.why}")
-    return compared(events_in(whole.out), events_in(killed.out), events_in(again.out))
+        return Part(passed=False, seen=f"the run to be killed: {killed.problem}")
+    resumed = children.run("grpo_tui", "resume", str(cut), "--json", **same)
+    if resumed.status:
+        return Part(passed=False, seen=f"the resumed run: {resumed.problem}")
+    return compared(events_in(unbroken.out), events_in(killed.out), events_in(resumed.out))
 
 
-def compared(whole: Events, killed: Events, again: Events) -> Part:
+def compared(unbroken: Events, killed: Events, resumed: Events) -> Part:
     """Compare bit for bit on a processor, within a tolerance on a GPU."""
-    expected = facts_by_step(whole)
-    if min(facts_by_step(again), default=1) == 1:
+    expected = facts_by_step(unbroken)
+    if min(facts_by_step(resumed), default=1) == 1:
         return Part(passed=False, seen="the resumed run began again at step 1")
-    if {**facts_by_step(killed), **facts_by_step(again)} == expected:
+    if {**facts_by_step(killed), **facts_by_step(resumed)} == expected:
         return Part(passed=True, seen=f"{len(expected)} steps equal bit for bit")
     metrics = [
         {e["step"]: e["metrics"] for e in events if e["event"] == "StepFinished"}
-        for events in (whole, [*killed, *again])
+        for events in (unbroken, [*killed, *resumed])
     ]
-    apart = {
+    gaps = {
         key: max(
             abs(m.get(key, 0.0) - metrics[1][step].get(key, 0.0))
             for step, m in metrics[0].items()
@@ -288,10 +288,10 @@ def compared(whole: Events, killed: Events, again: Events) -> Part:
         )
         for key in COMPARED
     }
-    on_gpu = any("gpu" in e["device"] for e in whole if e["event"] == "RunStarted")
-    passed = on_gpu and metrics[0].keys() == metrics[1].keys() and max(apart.values()) <= CLOSE
-    words = ", ".join(f"{key} {value:.1e}" for key, value in apart.items())
-    return Part(passed=passed, seen=f"not bit for bit; apart by at most {words}")
+    on_gpu = any("gpu" in e["device"] for e in unbroken if e["event"] == "RunStarted")
+    passed = on_gpu and metrics[0].keys() == metrics[1].keys() and max(gaps.values()) <= CLOSE
+    texts = ", ".join(f"{key} {value:.1e}" for key, value in gaps.items())
+    return Part(passed=passed, seen=f"not bit for bit; apart by at most {texts}")
 
 
 def inside(children: Children, name: str) -> Part:
@@ -300,23 +300,23 @@ def inside(children: Children, name: str) -> Part:
     try:
         return Part(**json.loads(done.out.strip().splitlines()[-1]))
     except (ValueError, IndexError, TypeError):
-        return Part(passed=False, seen=done.why)
+        return Part(passed=False, seen=done.problem)
 
 
 def products() -> Part:
     """Measure the rates of a large and of a skinny product."""
     from grpo_engine.platform import speed
 
-    found = [speed.measure(shape) for shape in (speed.SQUARE, speed.SKINNY)]
+    results = [speed.measure(shape) for shape in (speed.SQUARE, speed.SKINNY)]
     rows = [
-        ("x".join(map(str, one.shape)), f"{one.gflops:.0f}", f"{one.milliseconds:.2f}")
-        for one in found
+        ("x".join(map(str, product.shape)), f"{product.gflops:.0f}", f"{product.milliseconds:.2f}")
+        for product in results
     ]
-    seen = f"{found[0].gflops:.0f} GFLOP/s square, {found[1].gflops:.0f} skinny"
+    seen = f"{results[0].gflops:.0f} GFLOP/s square, {results[1].gflops:.0f} skinny"
     return Part(passed=True, seen=seen, rows={"products": rows})
 
 
-def trained_here(steps: int) -> list[Any]:
+def events_of_steps(steps: int) -> list[Any]:
     """The events of some steps of the starter in this process."""
     from grpo_engine.config.parse import build, merge
     from grpo_engine.control import Control
@@ -347,7 +347,7 @@ def fault() -> Part:
         return compute(*arguments)
 
     vars(update)["gradient"] = failing
-    events = trained_here(2)
+    events = events_of_steps(2)
     texts = [event.text for event in events if isinstance(event, NoteWritten)]
     seen = next((text for text in texts if "ran out of memory" in text), "nothing was said of it")
     passed = bool(failed) and isinstance(events[-1], RunFinished) and "discarded" in seen
@@ -370,7 +370,7 @@ def memory() -> Part:
         return int(wire(limit))
 
     mx.set_wired_limit = noted
-    events = trained_here(3)
+    events = events_of_steps(3)
     steps = [event.metrics for event in events if isinstance(event, StepFinished)]
     names = ("memory/peak_gb", "memory/footprint_gb", "memory/swap_gb", "memory/pressure")
     rows: list[tuple[str, str]] = [
@@ -386,7 +386,7 @@ def memory() -> Part:
     return Part(passed=passed, seen=seen, rows={"memory": rows})
 
 
-def beside() -> Part:
+def beside_mlx_lm() -> Part:
     """Decoding and an update beside mlx-lm's."""
     from benchmarks import graph
 
@@ -412,9 +412,9 @@ def priority() -> Part:
     return Part(passed=True, seen=", ".join(map(" ".join, rows)), rows={"priority": rows})
 
 
-def workbench(children: Children, place: Path) -> Part:
+def workbench(children: Children, workdir: Path) -> Part:
     """Open the workbench in a terminal, train from its first screen, and time keys meanwhile."""
-    data = place / "workbench"
+    data = workdir / "workbench"
     environment = {
         **os.environ,
         "TERM": "xterm-256color",
@@ -470,10 +470,10 @@ def _driven(
         if select.select([screen], [], [], 2.0)[0]:
             times.append(1000 * (monotonic() - pressed))
     if sys.platform == "darwin":
-        held = subprocess.run(
+        assertions = subprocess.run(
             ["pmset", "-g", "assertions"], capture_output=True, text=True, check=False
         ).stdout
-        awake = "; kept awake" if "caffeinate" in held else "; NOT kept awake"
+        awake = "; kept awake" if "caffeinate" in assertions else "; NOT kept awake"
     if steps < 3 or not times:
         status = process.poll()
         ended = f"; it ended with status {status}" if status is not None else ""
@@ -512,21 +512,21 @@ def parity() -> Part:
 
     here = mx.default_device()
 
-    def policy_on(place: Any, dtype: str, compute: Literal["auto", "graph"] = "auto") -> Policy:
-        mx.set_default_device(place)
+    def policy_on(device: Any, dtype: str, compute: Literal["auto", "graph"] = "auto") -> Policy:
+        mx.set_default_device(device)
         policy = load_policy(ModelConfig(dtype=dtype, compute=compute), seed=0)
-        own = policy.snapshot()  # an adapter that is not zero
-        for n, (name, old) in enumerate(own.items()):
+        adapter = policy.snapshot()  # an adapter that is not zero
+        for n, (name, old) in enumerate(adapter.items()):
             if name.endswith("lora_b"):
                 noise = np.random.default_rng(n).normal(0, 0.02, old.shape)
-                own[name] = mx.array(noise.astype(np.float32)).astype(old.dtype)
-        policy.load_trainable(own)
+                adapter[name] = mx.array(noise.astype(np.float32)).astype(old.dtype)
+        policy.load_trainable(adapter)
         return policy
 
     def scores(policy: Policy, rows: Any) -> Any:
         (batch,) = micro_batches(rows, max_rows=len(rows))
-        found = token_scores(policy, batch, temperature=1.0, gradient=False).logprobs
-        return np.array(found)[np.array(batch.mask_BT) > 0]
+        logprobs = token_scores(policy, batch, temperature=1.0, gradient=False).logprobs
+        return np.array(logprobs)[np.array(batch.mask_BT) > 0]
 
     oracle = policy_on(mx.cpu, "float32", "graph")
     config, task = TaskConfig(), load_task(TaskConfig())
@@ -540,15 +540,15 @@ def parity() -> Part:
     )
     rows = []
     for turn, example in enumerate(draw(task, 0, 0, 8)):
-        asked = PromptRows(key=example.key, group=0, ids=render(example).ids, rows=4)
-        rows += sampled(oracle, asked, Sampling(max_new_tokens=48), turn)
+        prompt = PromptRows(key=example.key, group=0, ids=render(example).ids, rows=4)
+        rows += sampled(oracle, prompt, Sampling(max_new_tokens=48), turn)
     expected = scores(oracle, rows)
     table, passed = [], True
     for dtype in DTYPES:
-        apart = np.abs(scores(policy_on(here, dtype), rows) - expected)
-        passed &= bool(apart.mean() <= APART[dtype])
-        words = f"{dtype} on {str(here.type).rpartition('.')[2]}"
-        table.append((words, f"{apart.mean():.1e}", f"{apart.max():.1e}", f"{APART[dtype]:g}"))
+        gaps = np.abs(scores(policy_on(here, dtype), rows) - expected)
+        passed &= bool(gaps.mean() <= APART[dtype])
+        label = f"{dtype} on {str(here.type).rpartition('.')[2]}"
+        table.append((label, f"{gaps.mean():.1e}", f"{gaps.max():.1e}", f"{APART[dtype]:g}"))
     seen = f"{expected.size} tokens; " + ", ".join(f"{row[0]} {row[1]} apart" for row in table)
     return Part(passed=passed, seen=seen, rows={"parity": table})
 
@@ -567,22 +567,22 @@ def scrub(text: str) -> str:
     host, user = socket.gethostname(), ""
     with suppress(OSError, KeyError):  # a container's user may have no name
         user = getpass.getuser()
-    for word, name in ((host, "<host>"), (host.partition(".")[0], "<host>"), (user, "<user>")):
-        if word and word != "localhost":
-            text = re.sub(rf"(?<!\w){re.escape(word)}(?!\w)", name, text, flags=re.IGNORECASE)
+    for private, name in ((host, "<host>"), (host.partition(".")[0], "<host>"), (user, "<user>")):
+        if private and private != "localhost":
+            text = re.sub(rf"(?<!\w){re.escape(private)}(?!\w)", name, text, flags=re.IGNORECASE)
     return text
 
 
-def report(found: Sequence[Part], *, quick: bool) -> str:
+def report(results: Sequence[Part], *, quick: bool) -> str:
     """Format the report as Markdown."""
-    failed = [part.name for part in found if not part.passed]
+    failed = [part.name for part in results if not part.passed]
     verdict = f"**FAIL**: {', '.join(failed)}" if failed else "**PASS**"
     software = {**versions(), **{f"MLX for {k}": v for k, v in device.backends().items()}}
     lines = [
         f"# Device report{', quick' * quick}",
         "",
-        f"{verdict} ({len(found) - len(failed)} of {len(found)} parts, "
-        f"{sum(part.seconds for part in found):.0f} s)",
+        f"{verdict} ({len(results) - len(failed)} of {len(results)} parts, "
+        f"{sum(part.seconds for part in results):.0f} s)",
         "",
         machine.system().result,
         "",
@@ -591,11 +591,11 @@ def report(found: Sequence[Part], *, quick: bool) -> str:
         "| part | verdict | s | what was seen |",
         "|---|---|---|---|",
     ]
-    for part in found:
+    for part in results:
         verdict = "pass" if part.passed else "FAIL"
         lines.append(line(part.name, verdict, f"{part.seconds:.0f}", part.seen))
-    for kind, title in TITLES.items():
-        rows = [line(*row) for part in found for row in part.rows.get(kind, ())]
+    for section, title in TITLES.items():
+        rows = [line(*row) for part in results for row in part.rows.get(section, ())]
         if rows:
             lines += ["", title, re.sub(r"[^|]+", "---", title), *rows]
     return scrub("\n".join(lines)) + "\n"
@@ -603,8 +603,8 @@ def report(found: Sequence[Part], *, quick: bool) -> str:
 
 def line(*cells: object) -> str:
     """Format a row of a table, with pipes and line breaks escaped."""
-    words = (" ".join(str(cell).replace("|", "\\|").split()) for cell in cells)
-    return f"| {' | '.join(words)} |"
+    texts = (" ".join(str(cell).replace("|", "\\|").split()) for cell in cells)
+    return f"| {' | '.join(texts)} |"
 
 
 PARTS = {
@@ -612,31 +612,31 @@ PARTS = {
     "products": products,
     "fault": fault,
     "memory": memory,
-    "beside": beside,
+    "beside": beside_mlx_lm,
     "priority": priority,
 }
 
 
-def main(*words: str) -> int:
+def main(*arguments: str) -> int:
     """Run the parts, print each as it ends, and write the report."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="two steps each, as CI does")
     parser.add_argument("--out", type=Path, default=Path("device-report.md"))
     parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
-    asked = parser.parse_args(words)
-    if asked.part:
-        part = PARTS[asked.part]()
+    options = parser.parse_args(arguments)
+    if options.part:
+        part = PARTS[options.part]()
         print(json.dumps(asdict(part)))
         return 0
-    found: list[Part] = []
-    with tempfile.TemporaryDirectory() as place:
-        for part in parts(Children(), Path(place), quick=asked.quick):
-            found.append(part)
+    results: list[Part] = []
+    with tempfile.TemporaryDirectory() as workdir:
+        for part in parts(Children(), Path(workdir), quick=options.quick):
+            results.append(part)
             verdict = "pass" if part.passed else "FAIL"
             print(f"{verdict} {part.name} ({part.seconds:.0f} s): {part.seen}", file=sys.stderr)
-            asked.out.write_text(report(found, quick=asked.quick), encoding="utf-8")
-    print(f"the report is in {asked.out}", file=sys.stderr)
-    return 0 if all(part.passed for part in found) else 1
+            options.out.write_text(report(results, quick=options.quick), encoding="utf-8")
+    print(f"the report is in {options.out}", file=sys.stderr)
+    return 0 if all(part.passed for part in results) else 1
 
 
 if __name__ == "__main__":

@@ -64,32 +64,32 @@ class Measured:
 
 
 def measure(
-    policy: Policy, pool: EnvironmentClient, most: float, asked: argparse.Namespace
+    policy: Policy, pool: EnvironmentClient, most: float, options: argparse.Namespace
 ) -> Measured:
     """Sample one batch of dialogues with replies that take up to `most` seconds."""
     dice = random.Random(0)
     ids = tuple(dice.randrange(3, policy.vocabulary) for _ in range(PROMPT + REPLY))
     end = len(policy.tokenizer.encode(THINK_END, add_special_tokens=False))
     sampling = Sampling(
-        max_new_tokens=asked.turns * asked.answer + 1,
+        max_new_tokens=options.turns * options.answer + 1,
         ignore_end=True,
         stop=(THINK_END,),
-        think_budget=asked.answer - end,
+        think_budget=options.answer - end,
     )
-    row = {"turns": asked.turns, "most": most}
+    row = {"turns": options.turns, "most": most}
     begun, used = time.perf_counter(), time.process_time()
-    pool.begin([Episode(environment="", row=row, seed=0, index=i) for i in range(asked.rows)])
+    pool.begin([Episode(environment="", row=row, seed=0, index=i) for i in range(options.rows)])
     dialogues = Dialogues(
-        episodes=pool, tokens=lambda *_: ids[PROMPT:], end_token=None, max_turns=asked.turns
+        episodes=pool, tokens=lambda *_: ids[PROMPT:], end_token=None, max_turns=options.turns
     )
-    prompt = PromptRows(key="p", group=0, ids=ids[:PROMPT], rows=asked.rows)
+    prompt = PromptRows(key="p", group=0, ids=ids[:PROMPT], rows=options.rows)
     drawing = sample_groups(policy, [prompt], sampling, seed=0, step=1, dialogues=dialogues)
     try:
         while True:
             next(drawing)
     except StopIteration as ended:
         rollouts = ended.value
-    pool.finish([False] * asked.rows)
+    pool.finish([False] * options.rows)
     seconds = time.perf_counter() - begun
     tokens = sum(rollout.length for rollout in rollouts)
     return Measured(tokens, seconds, time.process_time() - used, dialogues.waited)
@@ -104,9 +104,9 @@ def main() -> None:
     parser.add_argument("--answer", type=int, default=16, help="tokens of an answer")
     parser.add_argument("--most", type=float, default=0.5, help="seconds of the slowest reply")
     parser.add_argument("--rounds", type=int, default=2)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     blas.set_threads(blas.ensure().threads)
-    policy = load_policy(ModelConfig(path=asked.model), seed=0)
+    policy = load_policy(ModelConfig(path=options.model), seed=0)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "waits.py").write_text(ENVIRONMENT)
         (Path(folder) / "program.py").write_text(PROGRAM)
@@ -120,15 +120,15 @@ def main() -> None:
             EnvironmentClient(programs, task, Path(folder)) as agents,
         ):
             print("| replies | tokens/s | s | s waited | processor s | of instant |")
-            for _ in range(asked.rounds):
-                instant = measure(policy, pool, 0.0, asked)
-                slow = measure(policy, pool, asked.most, asked)
-                program = measure(policy, agents, 0.0, asked)
-                for name, one in (("instant", instant), ("slow", slow), ("programs", program)):
-                    share = one.tokens / one.seconds / (instant.tokens / instant.seconds)
+            for _ in range(options.rounds):
+                instant = measure(policy, pool, 0.0, options)
+                slow = measure(policy, pool, options.most, options)
+                program = measure(policy, agents, 0.0, options)
+                for name, result in (("instant", instant), ("slow", slow), ("programs", program)):
+                    share = result.tokens / result.seconds / (instant.tokens / instant.seconds)
                     print(
-                        f"| {name} | {one.tokens / one.seconds:.0f} | {one.seconds:.1f} "
-                        f"| {one.waited:.2f} | {one.processor:.1f} | {share:.2f} |",
+                        f"| {name} | {result.tokens / result.seconds:.0f} | {result.seconds:.1f} "
+                        f"| {result.waited:.2f} | {result.processor:.1f} | {share:.2f} |",
                         flush=True,
                     )
 

@@ -33,11 +33,11 @@ def python_of(name: str, folder: Path) -> Path:
 
     `GRPO_TUI_BENCH_TRL` and `GRPO_TUI_BENCH_MLX_LM_LORA` name existing environments.
     """
-    given = os.environ.get("GRPO_TUI_BENCH_" + name.upper().replace("-", "_"))
-    home = Path(given) if given else folder / name
+    value = os.environ.get("GRPO_TUI_BENCH_" + name.upper().replace("-", "_"))
+    home = Path(value) if value else folder / name
     python = home / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
     done = home / ".filled"
-    if given or done.is_file():
+    if value or done.is_file():
         return python
     venv.create(home, with_pip=True, clear=True)
     subprocess.run(

@@ -41,7 +41,7 @@ def write(model: str, out: Path) -> None:
     from grpo_engine.models.export import export
     from grpo_engine.policy.load import load_policy
 
-    def said(model: Any, ids: list[int]) -> list[float]:
+    def logprobs_of(model: Any, ids: list[int]) -> list[float]:
         logits = model(mx.array([ids[:-1]])).astype(mx.float32)[0]
         chances = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
         return list(map(float, mx.take_along_axis(chances, mx.array(ids[1:])[:, None], -1)))
@@ -49,56 +49,56 @@ def write(model: str, out: Path) -> None:
     policy = load_policy(ModelConfig(path=model, dtype="float32"), seed=3)
     policy.load_trainable(
         {
-            name: value + 0.003 * mx.random.normal(value.shape, key=mx.random.key(place))
-            for place, (name, value) in enumerate(sorted(policy.snapshot().items()))
+            name: value + 0.003 * mx.random.normal(value.shape, key=mx.random.key(index))
+            for index, (name, value) in enumerate(sorted(policy.snapshot().items()))
         }
     )
     policy.save_adapter(out / "adapter")
     ids = policy.tokenizer.encode(TEXT)
     with policy.as_reference():
-        base = said(policy.model, ids)
-    facts: dict[str, Any] = {"ids": ids, "trained": said(policy.model, ids), "base": base}
-    facts |= {"path": str(policy.folder), "mlx": {}}
+        base = logprobs_of(policy.model, ids)
+    logprobs: dict[str, Any] = {"ids": ids, "trained": logprobs_of(policy.model, ids), "base": base}
+    logprobs |= {"path": str(policy.folder), "mlx": {}}
     config = ModelConfig(path=model, adapter=str(out / "adapter"))
     for to, format_ in EXPORTS:
         export(config, out / f"{to}-{format_}", to, format_)  # type: ignore[arg-type]  # from the table
         if to == "mlx":
             opened = mlx_lm.load(str(out / f"{to}-{format_}"))[0]
             opened.set_dtype(mx.float32)
-            facts["mlx"][format_] = said(opened, ids)
-    (out / FACTS).write_text(json.dumps(facts))
+            logprobs["mlx"][format_] = logprobs_of(opened, ids)
+    (out / FACTS).write_text(json.dumps(logprobs))
 
 
 def read(out: Path) -> Iterator[str]:
     """The rows of the table: how far the log-probabilities of each export are from the trained."""
-    facts = json.loads((out / FACTS).read_text())
+    logprobs = json.loads((out / FACTS).read_text())
     for to, format_ in EXPORTS:
-        found = facts["mlx"][format_] if to == "mlx" else _other(out, to, format_, facts)
-        apart = [abs(a - b) for a, b in zip(found, facts["trained"], strict=True)]
-        yield f"| {to} | {format_} | {sum(apart) / len(apart):.1e} | {max(apart):.1e} |"
-    apart = [abs(a - b) for a, b in zip(facts["base"], facts["trained"], strict=True)]
-    yield f"| without the adapter | | {sum(apart) / len(apart):.1e} | {max(apart):.1e} |"
+        reopened = logprobs["mlx"][format_] if to == "mlx" else _other(out, to, format_, logprobs)
+        gaps = [abs(a - b) for a, b in zip(reopened, logprobs["trained"], strict=True)]
+        yield f"| {to} | {format_} | {sum(gaps) / len(gaps):.1e} | {max(gaps):.1e} |"
+    gaps = [abs(a - b) for a, b in zip(logprobs["base"], logprobs["trained"], strict=True)]
+    yield f"| without the adapter | | {sum(gaps) / len(gaps):.1e} | {max(gaps):.1e} |"
 
 
-def _other(out: Path, to: str, format_: str, facts: dict[str, Any]) -> list[float]:
+def _other(out: Path, to: str, format_: str, logprobs: dict[str, Any]) -> list[float]:
     import torch
     from transformers import AutoModelForCausalLM
 
-    place, options = out / f"{to}-{format_}", {"dtype": torch.float32}
+    target, options = out / f"{to}-{format_}", {"dtype": torch.float32}
     if to == "gguf":
-        options["gguf_file"] = next(place.glob("*.gguf")).name
+        options["gguf_file"] = next(target.glob("*.gguf")).name
     if to == "peft":
         from peft import PeftModel
 
-        model = AutoModelForCausalLM.from_pretrained(facts["path"], **options)
-        model = PeftModel.from_pretrained(model, place)
+        model = AutoModelForCausalLM.from_pretrained(logprobs["path"], **options)
+        model = PeftModel.from_pretrained(model, target)
     else:
-        model = AutoModelForCausalLM.from_pretrained(place, **options)
-    ids = torch.tensor([facts["ids"]])
+        model = AutoModelForCausalLM.from_pretrained(target, **options)
+    ids = torch.tensor([logprobs["ids"]])
     with torch.no_grad():
         logs = torch.log_softmax(model(ids[:, :-1]).logits[0].float(), -1)
-    found: list[float] = logs.gather(1, ids[0, 1:, None])[:, 0].tolist()
-    return found
+    reopened: list[float] = logs.gather(1, ids[0, 1:, None])[:, 0].tolist()
+    return reopened
 
 
 if __name__ == "__main__":

@@ -30,8 +30,8 @@ class Rates:
 
     layers: dict[int, float]  # forward
     head: dict[int, float]
-    layers_back: float  # gradients of the inputs, MANY rows
-    head_back: float
+    layer_gradients: float  # gradients of the inputs, MANY rows
+    head_gradients: float
     bandwidth: float  # bytes / s
     weights: int  # bytes
 
@@ -45,7 +45,7 @@ class Rates:
 
     def backward(self, tokens: int, scored: int) -> float:
         """Return the seconds of the backward pass, for gradients of activations only."""
-        return tokens / MANY * self.layers_back + scored / MANY * self.head_back
+        return tokens / MANY * self.layer_gradients + scored / MANY * self.head_gradients
 
 
 @dataclass(frozen=True)
@@ -80,11 +80,11 @@ def floor_of(
 
 def _between(measured: dict[int, float], rows: int) -> float:
     """Interpolate linearly between measurements; beyond them scale in proportion."""
-    known = sorted(measured)
-    if rows >= known[-1]:
-        return measured[known[-1]] * rows / known[-1]
-    above = next(n for n in known if n >= rows)
-    below = max((n for n in known if n <= rows), default=above)
+    counts = sorted(measured)
+    if rows >= counts[-1]:
+        return measured[counts[-1]] * rows / counts[-1]
+    above = next(n for n in counts if n >= rows)
+    below = max((n for n in counts if n <= rows), default=above)
     if above == below:
         return measured[above]
     share = (rows - below) / (above - below)
@@ -110,25 +110,25 @@ def measure(folder: Path, threads: int) -> Rates:
     head = mx.random.normal((config["vocab_size"], wide))
     mx.eval(layers, head)
 
-    def through(rows: int, *, back: bool = False) -> float:
+    def through(rows: int, *, transposed: bool = False) -> float:
         inputs = {n: mx.random.normal((rows, n)) for n in {wide, kv, inner}}
         mx.eval(inputs)
 
         def run() -> None:
-            found = []
+            durations = []
             for layer in layers:
                 for (into, out), w in zip(shapes, layer, strict=True):
-                    found.append(inputs[out] @ w if back else inputs[into] @ w.T)
-                    if len(found) >= len(shapes):
-                        mx.eval(found)
-                        found = []
+                    durations.append(inputs[out] @ w if transposed else inputs[into] @ w.T)
+                    if len(durations) >= len(shapes):
+                        mx.eval(durations)
+                        durations = []
 
         return _typical(run)
 
-    def through_head(rows: int, *, back: bool = False) -> float:
-        x = mx.random.normal((rows, config["vocab_size"] if back else wide))
+    def through_head(rows: int, *, transposed: bool = False) -> float:
+        x = mx.random.normal((rows, config["vocab_size"] if transposed else wide))
         mx.eval(x)
-        return _typical(lambda: mx.eval(x @ head if back else x @ head.T))
+        return _typical(lambda: mx.eval(x @ head if transposed else x @ head.T))
 
     block = np.ones(64 << 20, dtype=np.float32)  # larger than any cache
     reading = _typical(lambda: float(block.sum()))
@@ -136,8 +136,8 @@ def measure(folder: Path, threads: int) -> Rates:
     return Rates(
         layers={rows: through(rows) for rows in (*ROWS, MANY)},
         head={rows: through_head(rows) for rows in (*ROWS, MANY)},
-        layers_back=through(MANY, back=True),
-        head_back=through_head(MANY, back=True),
+        layer_gradients=through(MANY, transposed=True),
+        head_gradients=through_head(MANY, transposed=True),
         bandwidth=block.nbytes / reading,
         weights=weights,
     )

@@ -14,7 +14,7 @@ OUT = os.fdopen(os.dup(1), "w", buffering=1)  # a tool's own prints go to stderr
 os.dup2(2, 1)
 
 
-def tell(**values: Any) -> None:
+def send(**values: Any) -> None:
     """Send one JSON object to the measuring process."""
     OUT.write(json.dumps(values) + "\n")
 
@@ -35,20 +35,20 @@ class MemoryWatch(threading.Thread):
     def run(self) -> None:
         """Look every three seconds."""
         while True:
-            self.look()
+            self.measure()
             time.sleep(3.0)  # a look takes some 10 ms a gigabyte
 
-    def look(self) -> None:
+    def measure(self) -> None:
         """Add up the proportional share of every process."""
-        waiting, held = [os.getpid()], 0
+        waiting, total = [os.getpid()], 0
         while waiting:
-            place = Path("/proc") / str(waiting.pop())
+            process = Path("/proc") / str(waiting.pop())
             with suppress(OSError, ValueError, StopIteration):
-                lines = (place / "smaps_rollup").read_text().splitlines()
-                held += 1024 * int(next(n for n in lines if n.startswith("Pss:")).split()[1])
-                for task in (place / "task").iterdir():
+                lines = (process / "smaps_rollup").read_text().splitlines()
+                total += 1024 * int(next(n for n in lines if n.startswith("Pss:")).split()[1])
+                for task in (process / "task").iterdir():
                     waiting += map(int, (task / "children").read_text().split())
-        self.peak = max(self.peak, held)
+        self.peak = max(self.peak, total)
 
 
 _watch = MemoryWatch()
@@ -59,7 +59,7 @@ if sys.platform == "linux":
 def peak_gigabytes() -> float:
     """Return the peak memory of this process and, on Linux, of its children."""
     if _watch.peak:
-        _watch.look()
+        _watch.measure()
         return _watch.peak / 1e9
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9

@@ -133,8 +133,8 @@ def fit(points: Sequence[Point]) -> None:
         seconds = np.array([getattr(p, phase) for p in points])
         terms = np.stack([fixed, work], axis=1) / seconds[:, None]
         weights = np.linalg.lstsq(terms, np.ones(len(points)), rcond=None)[0]
-        for place, point in enumerate(points):
-            point.law[phase] = float(weights[0] * fixed[place] + weights[1] * work[place])
+        for position, point in enumerate(points):
+            point.law[phase] = float(weights[0] * fixed[position] + weights[1] * work[position])
 
 
 def show(points: Sequence[Point]) -> None:
@@ -189,24 +189,24 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=0, help="default: all cores")
     parser.add_argument("--out", type=Path, help="CSV file")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     state = blas.ensure()
-    blas.set_threads(asked.threads or max(1, state.threads))
+    blas.set_threads(options.threads or max(1, state.threads))
     points: list[Point] = []
-    for path in ["starter", *asked.model]:
+    for path in ["starter", *options.model]:
         policy = load_policy(ModelConfig(path=path), seed=0)
         name = f"{Path(path).name} ({policy.parameters / 1e6:.3g} M)"
         axes = AXES if path == "starter" else {a: v[:4:3] for a, v in AXES.items()}
-        own = [
-            measure(policy, name, axis, value, asked.rounds if path == "starter" else 1)
+        series = [
+            measure(policy, name, axis, value, options.rounds if path == "starter" else 1)
             for axis, values in axes.items()
             for value in values
         ]
-        fit(own)
-        points += own
-        show(own)
-    if asked.out:
-        write(points, asked.out)
+        fit(series)
+        points += series
+        show(series)
+    if options.out:
+        write(points, options.out)
     for p in points:
         rollout = f"rollout {p.rollout:7.3f} s ({p.law['rollout']:7.3f})"
         update = f"update {p.update:7.3f} s ({p.law['update']:7.3f})"

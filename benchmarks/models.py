@@ -1,6 +1,8 @@
-"""Tries each architecture of the installed mlx-lm as a tiny random model; writes docs/models.md.
+"""Tries each architecture of the installed mlx-lm as a tiny random model.
 
 usage: python -m benchmarks.models [NAME ...]    (names write their rows anew; none, all)
+
+It writes docs/models.csv and, from it, docs/models.md.
 
 `grpo-tui train` runs two steps of each, with its self-check. Then each is trained for two steps of
 SGD as LoRA in float32 and bfloat16, in full, and with 4 bits, and compared with the plain model on
@@ -8,17 +10,19 @@ one row at a time: log-probabilities of the old policy and of the sampler, and t
 autodiff. Each runs in a process of its own, for some crash.
 """
 
+import csv
 import io
 import math
 import multiprocessing
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from importlib import metadata
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +50,7 @@ from tests.engine.tiny import write_config
 FAMILIES = Path(mlx_lm.models.__path__[0])
 EXPERTS = "its experts' products are in float32 on this device"
 PAGE = Path(__file__).parents[1] / "docs" / "models.md"
+DATA = PAGE.with_suffix(".csv")
 SAMPLE = (
     "deepseek_v3",
     "falcon_h1",
@@ -69,7 +74,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
 TOLERANCES = {"LoRA": (1e-4, 1e-3), "bfloat16": (6e-2, 0.1)}  # log-probabilities, gradient
 SECONDS = 600
 PROCESSES = 2
-UNTRIED = "¹"
+SIXTEEN = "16 bits"
+GPU_KERNELS = {
+    "kernel": "mlx-lm has a Metal kernel",
+    "kernel, not in training": "mlx-lm has a Metal kernel for sampling alone",
+}
 REWARD = """def score(completions, **_):
     return [sum(map(ord, str(completion))) % 7 / 7 for completion in completions]
 """
@@ -163,8 +172,8 @@ YARN = {
     "llama_4_scaling_beta": 0.1,
 }
 ROPES = {
-    kind: {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0}
-    for kind in ("full_attention", "sliding_attention")
+    attention: {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0}
+    for attention in ("full_attention", "sliding_attention")
 }
 CHANGES: dict[str, dict[str, Any]] = {
     "afm7": {
@@ -361,9 +370,9 @@ def tiny_config(name: str) -> dict[str, Any]:
     changes = dict(CHANGES.get(name, {}))
     text = changes.pop("text_config", {})
     config = {**_common(name), **changes, "model_type": name}
-    if kind := TEXT_OF.get(name, name if text else ""):
-        text = {**_common(name), **_common(kind), **CHANGES.get(kind, {}), **text}
-        config["text_config"] = {"model_type": kind, **text}
+    if text_type := TEXT_OF.get(name, name if text else ""):
+        text = {**_common(name), **_common(text_type), **CHANGES.get(text_type, {}), **text}
+        config["text_config"] = {"model_type": text_type, **text}
     return config
 
 
@@ -401,11 +410,11 @@ class Result:
         )
 
     def numbers(self, variant: str) -> str:
-        """Differences of log-probabilities and gradient; in bold if they are too large."""
+        """Differences of log-probabilities and gradient; marked if they are too large."""
         if variant not in self.logprobs:
-            return "–"
+            return ""
         text = f"{self.logprobs[variant]:.0e} {self.gradients[variant]:.0e}"
-        return text if self.is_exact(variant) else f"**{text}**"
+        return text if self.is_exact(variant) else f"{text} (too large)"
 
 
 def by_command(folder: Path) -> None:
@@ -416,14 +425,16 @@ def by_command(folder: Path) -> None:
         f"rewards.functions=[{folder / 'rewards.py'}:score]",
         *SETTINGS,
     )
-    words = ["train", "--no-store", str(folder / "run"), "--steps", "2"]
+    argv = ["train", "--no-store", str(folder / "run"), "--steps", "2"]
     printed = io.StringIO()
     with redirect_stdout(printed), redirect_stderr(printed):
-        status = grpo_tui([*words, *(word for text in sets for word in ("--set", text))])
+        status = grpo_tui([*argv, *(argument for text in sets for argument in ("--set", text))])
     if status:
         text = printed.getvalue().strip().splitlines()[-1]
-        kind = ModelError if text.startswith("grpo-tui: ") else RuntimeError  # before, or in a step
-        raise kind(text.removeprefix("grpo-tui: ").removeprefix("model.path: "))
+        failure = (
+            ModelError if text.startswith("grpo-tui: ") else RuntimeError
+        )  # before, or in a step
+        raise failure(text.removeprefix("grpo-tui: ").removeprefix("model.path: "))
 
 
 def try_architecture(
@@ -537,76 +548,105 @@ def on_a_gpu(name: str) -> str:
     return "kernel, not in training" if "self.training" in source else "kernel"
 
 
-def row_of(result: Result) -> str:
-    """The line of the table."""
-    texts = (re.sub(r"\s+", " ", text).replace("|", "/") for text in result.errors.values())
-    reasons = "; ".join(
-        dict.fromkeys(
-            "16 bits" if EXPERTS in text else text.removeprefix("refused: ")[:160] for text in texts
-        )
+def row_of(result: Result) -> dict[str, str]:
+    """The line of docs/models.csv."""
+    texts = (re.sub(r"\s+", " ", text) for text in result.errors.values())
+    reasons = dict.fromkeys(
+        SIXTEEN if EXPERTS in text else text.removeprefix("refused: ")[:160] for text in texts
     )
-    cells = (
-        f"`{result.name}`",
-        "yes" if result.trains else "**no**",
-        *map(result.numbers, VARIANTS),
-        "yes" if result.shared else "no",
-        result.decoding or "–",
-        "yes" if result.kernels else "no",
-        on_a_gpu(result.name),
-        reasons,
-    )
-    return f"| {' | '.join(cells)} |"
+    return {
+        "mlx-lm": metadata.version("mlx-lm"),
+        "model": result.name,
+        "trains": "yes" if result.trains else "no",
+        **{variant: result.numbers(variant) for variant in VARIANTS},
+        "shared prompts": "yes" if result.shared else "no",
+        "decoding": result.decoding,
+        "kernels": "yes" if result.kernels else "no",
+        "on a GPU": on_a_gpu(result.name),
+        "refused": "; ".join(reasons),
+    }
 
 
-def page(rows: Mapping[str, str]) -> Iterator[str]:
+def page(rows: Iterable[Mapping[str, str]]) -> Iterator[str]:
     """The lines of docs/models.md."""
-    trained = sum("| yes" in row[:40] for row in rows.values())
-    untried = any(UNTRIED in row for row in rows.values())
+    rows = list(rows)
+    trained = [row for row in rows if row["trains"] == "yes"]
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for row in trained:
+        sixteen = "no" if SIXTEEN in row["refused"] else "yes"
+        columns = (row["decoding"], row["shared prompts"], sixteen)
+        groups.setdefault(columns, []).append(f"`{row['model']}`")
     yield from (
         "# Models",
         "",
-        f"All {len(rows)} architectures of mlx-lm {metadata.version('mlx-lm')} as tiny random "
-        f"models on a processor: {trained} train exactly. Written by `python -m benchmarks.models`,"
-        " which tries what is installed.",
+        f"All {len(rows)} architectures of mlx-lm {metadata.version('mlx-lm')} were tried on a "
+        f"processor, as tiny random models: {len(trained)} train exactly. "
+        "`python -m benchmarks.models` tries what is installed and writes this page.",
         "",
-        "- **trains**: `grpo-tui train` runs steps of it, whose self-check passes, and the numbers "
-        "of LoRA are the plain model's, also with layers recomputed.",
-        *[f"- **{UNTRIED}**: by the numbers alone; not yet by `grpo-tui train`."] * untried,
-        "- **numbers**: the largest difference of log-probabilities (of the old policy and of the "
-        "sampler, per token) and of gradients (relative to the largest entry) from the plain model "
-        "on one row at a time, over two steps of SGD. *Trains* means at most 1e-4 and 1e-3 in "
-        "float32; bfloat16 may differ by 6e-2 and 1e-1.",
-        "- **prompts**: a group's prompt is run once for all its answers; otherwise once per row.",
-        "- **decoding**: `kernels` compiled for processors; `graph` one batch of all rows; "
-        "`unpadded` a batch for each length of prompts; `separate` row by row.",
-        "- **kernels**: the update runs in compiled kernels too.",
-        "- **on a GPU**: mlx-lm has a Metal kernel for this model, which a processor does not try.",
-        f"- **refused**: in one sentence; *16 bits* is “{EXPERTS}; set model.dtype to float32”.",
+        "*Exactly* means that two steps of `grpo-tui train` pass the self-check, and that "
+        "log-probabilities differ from those of the plain model, one row at a time, by at most "
+        "1e-4, gradients by 1e-3 of the largest entry, with LoRA in float32, also with recomputed "
+        "layers. [models.csv](models.csv) has the largest differences of each architecture, with "
+        "LoRA, in full, in bfloat16 and with 4 bits.",
         "",
-        f"| model | trains | {' | '.join(VARIANTS)} | prompts | decoding | kernels | on a GPU | "
-        "refused |",
-        "|" + "---|" * (len(VARIANTS) + 7),
-        *(rows[name] for name in sorted(rows)),
+        "- **Decoding**: `kernels` are compiled for processors, and compute the update too; "
+        "`graph` is one batch of all rows; `unpadded` a batch for each length of prompts; "
+        "`separate` row by row.",
+        "- **Prompt once**: a group's prompt is run once for all its answers, not once per row.",
+        "- **16 bits**: *no* where mlx-lm computes the experts' products in float32 on a "
+        "processor; there `model.dtype` must be float32.",
+        "",
+        "| decoding | prompt once | 16 bits | architectures |",
+        "|---|---|---|---|",
+        *(
+            f"| {' | '.join(columns)} | {', '.join(names)} |"
+            for columns, names in sorted(groups.items(), key=lambda item: -len(item[1]))
+        ),
+        "",
+        *exceptions(rows),
     )
 
 
-def written() -> dict[str, str]:
-    """The rows of the page, if it is of the installed mlx-lm."""
-    text = PAGE.read_text()
-    if f"mlx-lm {metadata.version('mlx-lm')} as" not in text:
-        return {}
-    return {row.split("`")[1]: row for row in text.splitlines() if row.startswith("| `")}
+def exceptions(rows: Iterable[Mapping[str, str]]) -> Iterator[str]:
+    """What is refused beside 16 bits, and what only a GPU would try."""
+    rows = list(rows)
+    for row in rows:
+        reason = row["refused"].removeprefix(SIXTEEN).removeprefix("; ")
+        reason = reason.removeprefix(f"mlx-lm's model {row['model']} ")
+        if reason:
+            yield f"- `{row['model']}`: {reason.removesuffix('; choose another model')}."
+    for kernel, text in GPU_KERNELS.items():
+        names = ", ".join(f"`{row['model']}`" for row in rows if row["on a GPU"] == kernel)
+        if names:
+            yield f"- {text}, which a processor does not try: {names}."
+
+
+def written() -> dict[str, dict[str, str]]:
+    """The rows of docs/models.csv that are of the installed mlx-lm, by architecture."""
+    with DATA.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    return {row["model"]: row for row in rows if row["mlx-lm"] == metadata.version("mlx-lm")}
+
+
+def write(rows: Iterable[dict[str, str]]) -> None:
+    """Write the data and the page that is made of it."""
+    rows = sorted(rows, key=itemgetter("model"))
+    with DATA.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, rows[0], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    PAGE.write_text("\n".join(page(rows)) + "\n", encoding="utf-8")
 
 
 def main(names: list[str]) -> None:
-    """Write the page."""
+    """Try the architectures and write what was seen."""
     rows = written() if names else {}
     with ThreadPoolExecutor(PROCESSES) as pool:
         for result in pool.map(in_a_process, names or architectures()):
             rows[result.name] = row_of(result)
-            print(rows[result.name], flush=True)
+            print(*rows[result.name].values(), sep=", ", flush=True)
             if names or len(rows) == len(architectures()):
-                PAGE.write_text("\n".join(page(rows)) + "\n")
+                write(rows.values())
 
 
 if __name__ == "__main__":

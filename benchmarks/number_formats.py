@@ -44,7 +44,7 @@ RATES = {"lora": 7e-4, "full": 1e-4}
 SMALL = (1e-6, 1e-5)  # 16-bit weights alone would lose updates this small
 STEPS, PROMPTS, PROBLEMS = 60, 8, 1000
 GAP = "sampling/sampling_logp_difference"
-Found = dict[str, Any]
+Measured = dict[str, Any]
 
 
 def settings(tuning: str, dtype: str, seed: int, **changes: Any) -> RunConfig:
@@ -68,21 +68,21 @@ def settings(tuning: str, dtype: str, seed: int, **changes: Any) -> RunConfig:
     return build(merge(merge(preset("starter").tree, base), changes))
 
 
-def train(config: RunConfig, folder: Path) -> Found:
+def train(config: RunConfig, folder: Path) -> Measured:
     """Return the gap at every step, and 1 or 0 for each held-out problem after the last."""
-    found: Found = {"gap_mean": [], "gap_max": [], "grad_norm": [], "seconds": []}
+    measured: Measured = {"gap_mean": [], "gap_max": [], "grad_norm": [], "seconds": []}
     for event in run(config, Control(), folder=folder):
         if isinstance(event, RunFailed):
             raise SystemExit(f"{event.error}: {event.message}\n{event.traceback}")
         if isinstance(event, StepFinished):
             metrics = event.metrics
-            found["gap_mean"].append(metrics[f"{GAP}/mean"])
-            found["gap_max"].append(metrics[f"{GAP}/max"])
-            found["grad_norm"].append(metrics.get("grad_norm", 0.0))
-            found["seconds"].append(round(metrics["step_time"], 2))
+            measured["gap_mean"].append(metrics[f"{GAP}/mean"])
+            measured["gap_max"].append(metrics[f"{GAP}/max"])
+            measured["grad_norm"].append(metrics.get("grad_norm", 0.0))
+            measured["seconds"].append(round(metrics["step_time"], 2))
         if isinstance(event, EvaluationFinished):
-            found["right"] = "".join(str(row.correct) for row in event.rows)
-    return found
+            measured["right"] = "".join(str(row.correct) for row in event.rows)
+    return measured
 
 
 def drain(events: Generator[Event, None, Any]) -> Any:
@@ -95,7 +95,7 @@ def drain(events: Generator[Event, None, Any]) -> Any:
 
 
 def first_update(
-    config: RunConfig, folder: Path, given: SampledGroups | None
+    config: RunConfig, folder: Path, sampled: SampledGroups | None
 ) -> tuple[SampledGroups, dict[str, mx.array], float]:
     """Apply one update to these answers, or to new ones; return the answers and weight changes.
 
@@ -104,8 +104,8 @@ def first_update(
     with ExitStack() as stack:
         context = RunContext(config=config, control=Control(), folder=folder, stack=stack)
         current: EngineRun = drain(load_run(context, load_tasks(config, NO_OBJECTS)))
-        given = given or drain(sample_step(current, 1))
-        samples = gather(given.groups, current.recipe)
+        sampled = sampled or drain(sample_step(current, 1))
+        samples = gather(sampled.groups, current.recipe)
         advantages = step_advantages(samples, OldScores(), current.recipe, 1)
         experience = Experience(
             samples=samples,
@@ -113,40 +113,40 @@ def first_update(
             advantages=advantages,
             trained_rows=rows_to_train(samples, advantages, current.recipe, 0.0),
         )
-        before, read = kept(current), current.policy.snapshot()
+        before, read = copied(current), current.policy.snapshot()
         drain(update(current, 1, experience))
-        moved = {name: value - before[name] for name, value in kept(current).items()}
-        others = {name: mx.sum(v != read[name]) for name, v in current.policy.snapshot().items()}
-        mx.eval(moved, others)
+        moved = {name: value - before[name] for name, value in copied(current).items()}
+        as_read = {name: mx.sum(v != read[name]) for name, v in current.policy.snapshot().items()}
+        mx.eval(moved, as_read)
         total = sum(int(value.size) for value in moved.values())
-        return given, moved, sum(map(float, others.values())) / total
+        return sampled, moved, sum(map(float, as_read.values())) / total
 
 
-def kept(current: EngineRun) -> dict[str, mx.array]:
+def copied(current: EngineRun) -> dict[str, mx.array]:
     """Return the weights that the optimiser updates."""
     assert isinstance(current.backend, LocalBackend)
     return current.policy.snapshot() | current.backend.optimizer.masters
 
 
-def compare_updates(tuning: str, dtype: str, seed: int, folder: Path) -> Found:
+def compare_updates(tuning: str, dtype: str, seed: int, folder: Path) -> Measured:
     """Compare the weight change of one update with float32's, on float32's answers."""
-    found: Found = {}
+    measured: Measured = {}
     once = {"algorithm": {"passes": 1, "beta": 0.0}}  # the reference equals the policy here
-    given: SampledGroups | None = None
+    sampled: SampledGroups | None = None
     for rate in (*SMALL, RATES[tuning]):
         moved = []
-        for place, kind in enumerate(("float32", dtype)):
-            config = settings(tuning, kind, seed, **once, optimizer={"learning_rate": rate})
-            given, change, others = first_update(config, folder / f"{rate}-{place}", given)
+        for position, format in enumerate(("float32", dtype)):
+            config = settings(tuning, format, seed, **once, optimizer={"learning_rate": rate})
+            sampled, change, as_read = first_update(config, folder / f"{rate}-{position}", sampled)
             moved.append(change)
-        whole, half = moved
-        found[f"{rate:g}"] = {
-            "size": sum_of(half, abs) / sum_of(whole, abs),
-            "cosine": cosine(whole, half),
+        exact, half = moved
+        measured[f"{rate:g}"] = {
+            "size": sum_of(half, abs) / sum_of(exact, abs),
+            "cosine": cosine(exact, half),
             "moved": 1 - sum_of(half, lambda v: v == 0) / sum(v.size for v in half.values()),
-            "moved_as_read": others,
+            "moved_as_read": as_read,
         }
-    return found
+    return measured
 
 
 def sum_of(arrays: Mapping[str, mx.array], of: Any) -> float:
@@ -154,19 +154,19 @@ def sum_of(arrays: Mapping[str, mx.array], of: Any) -> float:
     return math.fsum(float(mx.sum(of(value))) for value in arrays.values())
 
 
-def cosine(one: Mapping[str, mx.array], other: Mapping[str, mx.array]) -> float:
+def cosine(first: Mapping[str, mx.array], second: Mapping[str, mx.array]) -> float:
     """Return the cosine between two changes."""
-    both = math.fsum(float(mx.sum(one[name] * other[name])) for name in one)
-    return both / math.sqrt(sum_of(one, mx.square) * sum_of(other, mx.square))
+    dot_product = math.fsum(float(mx.sum(first[name] * second[name])) for name in first)
+    return dot_product / math.sqrt(sum_of(first, mx.square) * sum_of(second, mx.square))
 
 
-def cases(asked: argparse.Namespace) -> Iterator[tuple[str, str, str, int]]:
+def cases(options: argparse.Namespace) -> Iterator[tuple[str, str, str, int]]:
     """Return the cases seed by seed, so that a partial run already gives a comparison."""
     for seed, part, dtype, tuning in itertools.product(
-        asked.seed or SEEDS,
-        asked.part or ("update", "run"),
-        asked.dtype or DTYPES,
-        asked.tuning or TUNINGS,
+        options.seed or SEEDS,
+        options.part or ("update", "run"),
+        options.dtype or DTYPES,
+        options.tuning or TUNINGS,
     ):
         if not (part == "update" and dtype == "float32"):
             yield part, tuning, dtype, seed
@@ -180,30 +180,30 @@ def main() -> None:
     parser.add_argument("--dtype", action="append", choices=DTYPES, help="default: all")
     parser.add_argument("--seed", action="append", type=int, help="default: 0, 1, 2")
     parser.add_argument("--out", type=Path, default=Path("number-formats.json"))
-    asked = parser.parse_args()
+    options = parser.parse_args()
     blas.ensure()
-    known: Found = json.loads(asked.out.read_text()) if asked.out.is_file() else {}
-    for part, tuning, dtype, seed in cases(asked):
+    results: Measured = json.loads(options.out.read_text()) if options.out.is_file() else {}
+    for part, tuning, dtype, seed in cases(options):
         name = f"{part} {tuning} {dtype} {seed}"
-        if part == "table" or name in known:
+        if part == "table" or name in results:
             continue
         print(name, flush=True)
-        with tempfile.TemporaryDirectory() as place:
+        with tempfile.TemporaryDirectory() as workdir:
             if part == "run":
-                found = train(settings(tuning, dtype, seed), Path(place) / "run")
+                measured = train(settings(tuning, dtype, seed), Path(workdir) / "run")
             else:
-                found = compare_updates(tuning, dtype, seed, Path(place))
-        known[name] = found
-        asked.out.write_text(json.dumps(known) + "\n")
-    print(tables(known))
+                measured = compare_updates(tuning, dtype, seed, Path(workdir))
+        results[name] = measured
+        options.out.write_text(json.dumps(results) + "\n")
+    print(tables(results))
 
 
-def tables(known: Found) -> str:
+def tables(results: Measured) -> str:
     """Format both tables as Markdown."""
-    return "\n".join([*run_table(known), "", *update_table(known)])
+    return "\n".join([*run_table(results), "", *update_table(results)])
 
 
-def run_table(known: Found) -> Iterator[str]:
+def run_table(results: Measured) -> Iterator[str]:
     """Tabulate gap and accuracy after the last step, and the paired difference from float32."""
     yield (
         "| weights | format | seeds | gap, mean of steps (nats) | gap, largest (nats) "
@@ -211,27 +211,29 @@ def run_table(known: Found) -> Iterator[str]:
     )
     yield "| --- | --- | --- | --- | --- | --- | --- |"
     for tuning, dtype in itertools.product(TUNINGS, DTYPES):
-        runs = {s: known[n] for s in SEEDS if (n := f"run {tuning} {dtype} {s}") in known}
+        runs = {s: results[n] for s in SEEDS if (n := f"run {tuning} {dtype} {s}") in results}
         if not runs:
             continue
-        mean = statistics.fmean(gap for found in runs.values() for gap in found["gap_mean"])
-        most = max(gap for found in runs.values() for gap in found["gap_max"])
-        right = [found["right"].count("1") / len(found["right"]) for found in runs.values()]
-        whole = {s: known[n] for s in runs if (n := f"run {tuning} float32 {s}") in known}
+        mean = statistics.fmean(gap for measured in runs.values() for gap in measured["gap_mean"])
+        largest = max(gap for measured in runs.values() for gap in measured["gap_max"])
+        right = [
+            measured["right"].count("1") / len(measured["right"]) for measured in runs.values()
+        ]
+        exact = {s: results[n] for s in runs if (n := f"run {tuning} float32 {s}") in results}
         yield (
-            f"| {tuning} | {dtype} | {len(runs)} | {mean:.1e} | {most:.1e} "
+            f"| {tuning} | {dtype} | {len(runs)} | {mean:.1e} | {largest:.1e} "
             f"| {', '.join(f'{100 * share:.1f} %' for share in right)} "
-            f"| {'' if dtype == 'float32' else difference(runs, whole)} |"
+            f"| {'' if dtype == 'float32' else difference(runs, exact)} |"
         )
 
 
-def difference(runs: Mapping[int, Found], whole: Mapping[int, Found]) -> str:
+def difference(runs: Mapping[int, Measured], exact: Mapping[int, Measured]) -> str:
     """Return the mean accuracy difference from float32, paired by problem and seed, +- interval."""
     pairs = [
-        int(right) - int(other)
-        for seed, found in runs.items()
-        if seed in whole
-        for right, other in zip(found["right"], whole[seed]["right"], strict=True)
+        int(right) - int(reference)
+        for seed, measured in runs.items()
+        if seed in exact
+        for right, reference in zip(measured["right"], exact[seed]["right"], strict=True)
     ]
     if not pairs:
         return ""
@@ -239,7 +241,7 @@ def difference(runs: Mapping[int, Found], whole: Mapping[int, Found]) -> str:
     return f"{100 * statistics.fmean(pairs):+.1f} ± {100 * error:.1f}"
 
 
-def update_table(known: Found) -> Iterator[str]:
+def update_table(results: Measured) -> Iterator[str]:
     """Tabulate one update on the same answers, relative to float32's."""
     yield (
         "| weights | format | learning rate | size of the change / float32's | cosine "
@@ -247,9 +249,9 @@ def update_table(known: Found) -> Iterator[str]:
     )
     yield "| --- | --- | --- | --- | --- | --- | --- |"
     for tuning, dtype in itertools.product(TUNINGS, DTYPES[1:]):
-        found = [known[n] for s in SEEDS if (n := f"update {tuning} {dtype} {s}") in known]
-        for rate in found[0] if found else ():
-            parts = [each[rate] for each in found]
+        measured = [results[n] for s in SEEDS if (n := f"update {tuning} {dtype} {s}") in results]
+        for rate in measured[0] if measured else ():
+            parts = [item[rate] for item in measured]
             yield (
                 f"| {tuning} | {dtype} | {rate} | {spread([p['size'] for p in parts])} "
                 f"| {spread([p['cosine'] for p in parts])} "

@@ -61,10 +61,10 @@ def nested(settings: dict[str, Any]) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for name, value in settings.items():
         *path, last = name.split(".")
-        place = tree
+        section = tree
         for part in path:
-            place = place.setdefault(part, {})
-        place[last] = value
+            section = section.setdefault(part, {})
+        section[last] = value
     return tree
 
 
@@ -76,12 +76,12 @@ def main(model: str, name: str, *changes: str) -> None:
     settings = {name: json.loads(value) for name, value in (item.split("=", 1) for item in changes)}
     from grpo_engine.trainer import run
 
-    with tempfile.TemporaryDirectory() as place:
-        config = config_of(work.WORKS[name], model, Path(place), **settings)
+    with tempfile.TemporaryDirectory() as workdir:
+        config = config_of(work.WORKS[name], model, Path(workdir), **settings)
         groups: list[GroupScored] = []
-        gate.tell(ready=True)
+        gate.send(ready=True)
         gate.wait()
-        for event in run(config, Control(), folder=Path(place) / "run"):
+        for event in run(config, Control(), folder=Path(workdir) / "run"):
             if isinstance(event, RunFailed):
                 raise SystemExit(f"{event.error}: {event.message}\n{event.traceback}")
             if isinstance(event, GroupScored):
@@ -94,7 +94,7 @@ def main(model: str, name: str, *changes: str) -> None:
 
 def _report(metrics: Any, groups: list[GroupScored]) -> None:
     lengths = [len(c.ids) for scored in groups for c in scored.group.rollouts]
-    gate.tell(
+    gate.send(
         seconds=metrics["step_time"],
         rollout=metrics["time/generate"],
         logprobs=metrics["time/logprobs"],

@@ -68,23 +68,23 @@ def main(model_path: str, name: str) -> None:
 
     def timed(*args: Any, **kwargs: Any) -> Any:
         begun = time.perf_counter()
-        found = generate(*args, **kwargs)
+        answers = generate(*args, **kwargs)
         spent["rollout"] += time.perf_counter() - begun
-        spent["sampled"] += sum(len(ids) for ids in found[0])
-        return found
+        spent["sampled"] += sum(len(ids) for ids in answers[0])
+        return answers
 
     grpo_trainer.generate_grpo = timed
 
     def batches(**_: Any) -> Iterator[Any]:
         columns = tuple(list(column) for column in zip(*data, strict=True))
-        gate.tell(ready=True)
+        gate.send(ready=True)
         while True:
             gate.wait()
             spent.update(rollout=0.0, sampled=0)
             begun = time.perf_counter()
             yield (*columns, None)
             total = time.perf_counter() - begun
-            gate.tell(
+            gate.send(
                 seconds=total,
                 rollout=spent["rollout"],
                 logprobs=None,

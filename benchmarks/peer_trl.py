@@ -1,4 +1,7 @@
-"""One of TRL's training steps per turn: python peer_trl.py MODEL WORK, in TRL's own environment."""
+"""One of TRL's training steps per turn: python peer_trl.py MODEL WORK [all-weights].
+
+It runs in TRL's own environment.
+"""
 
 import os
 import sys
@@ -57,7 +60,7 @@ class Gate(TrainerCallback):
         """Report the last step and wait."""
         if self.count % self.passes == 0:
             if self.count == 0:
-                gate.tell(ready=True)
+                gate.send(ready=True)
             gate.wait()
             self.phases.reset()
         self.count += 1
@@ -68,7 +71,7 @@ class Gate(TrainerCallback):
             return
         total = time.perf_counter() - self.phases.begun
         parts = self.phases.seconds
-        gate.tell(
+        gate.send(
             seconds=total,
             **parts,
             update=total - sum(parts.values()),
@@ -77,7 +80,7 @@ class Gate(TrainerCallback):
         )
 
 
-def main(model: str, name: str) -> None:
+def main(model: str, name: str, *options: str) -> None:
     """Train one step for every `go`."""
     torch.set_num_threads(int(os.environ.get("BENCH_THREADS", "2")))
     chosen = work.WORKS[name]
@@ -116,18 +119,19 @@ def main(model: str, name: str) -> None:
         model_init_kwargs={"dtype": "float32"},
         generation_kwargs={"min_new_tokens": chosen.new_tokens} if chosen.ignore_end else None,
     )
+    adapter = LoraConfig(
+        r=work.RANK,
+        lora_alpha=int(work.RANK * work.SCALE),
+        lora_dropout=0.0,
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
+    )
     trainer = GRPOTrainer(
         model=model,
         reward_funcs=letters,
         args=config,
         train_dataset=Dataset.from_list(data),
-        peft_config=LoraConfig(
-            r=work.RANK,
-            lora_alpha=int(work.RANK * work.SCALE),
-            lora_dropout=0.0,
-            target_modules="all-linear",
-            task_type="CAUSAL_LM",
-        ),
+        peft_config=None if "all-weights" in options else adapter,
         callbacks=[Gate(phases, chosen.passes)],
     )
     trainer._generate_single_turn = phases.timed("rollout", trainer._generate_single_turn)
@@ -138,4 +142,4 @@ def main(model: str, name: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    main(*sys.argv[1:])

@@ -1,6 +1,6 @@
 """This project beside TRL and mlx-lm-lora: the same steps, in turn, on one machine.
 
-    python -m benchmarks.peers [--work a --work "a'"] [--rounds 3] [--out docs/peers.json]
+    python -m benchmarks.peers [--work a --work "a'"] [--rounds 3] [--all-weights] [--out FILE]
 
 Makes an environment per peer, fetches SmolLM2-135M, keeps one process per tool, and alternates
 their steps (A B C A B C), so that a slow minute of the machine affects all of them.
@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,9 @@ from tests.smollm2 import model_folder
 
 HERE = Path(__file__).parent
 MICRO_ROWS = 8  # answers per backward pass, for every tool that can set it
-TOOLS = ("grpo-tui", "TRL", "mlx-lm-lora", "mlx-lm-lora as shipped")
+OURS, GRAPH, TRL = "grpo-tui", "grpo-tui without kernels", "TRL"
+MLX_LM_LORA, SHIPPED = "mlx-lm-lora", "mlx-lm-lora as shipped"
+TOOLS = (OURS, GRAPH, TRL, MLX_LM_LORA, SHIPPED)
 
 
 @dataclass
@@ -42,8 +44,8 @@ class Tool:
         line = self.process.stdout.readline()
         if not line:
             raise SystemExit(f"{self.name} ended with {self.process.wait()}; see {self.log}")
-        found: dict[str, Any] = json.loads(line)
-        return found
+        results: dict[str, Any] = json.loads(line)
+        return results
 
     def step(self) -> dict[str, Any]:
         assert self.process.stdin is not None
@@ -58,19 +60,31 @@ class Tool:
         self.process.wait(60)
 
 
-def start(name: str, model: Path, work: Work, threads: int, folder: Path, *changes: str) -> Tool:
+def able(name: str, work: Work, *, all_weights: bool) -> bool:
+    """Whether a tool takes turns in this work: mlx-lm-lora makes one pass, with LoRA."""
+    return name in (OURS, GRAPH, TRL) or (
+        name == MLX_LM_LORA and work.passes == 1 and not all_weights
+    )
+
+
+def start(
+    name: str, model: Path, work: Work, threads: int, folder: Path, *, all_weights: bool = False
+) -> Tool:
     """Start a tool and wait until it has loaded."""
     count = str(threads)
     env = {**os.environ, "BENCH_THREADS": count, "BENCH_FOLDER": str(folder / "out")}
     env |= {"OPENBLAS_NUM_THREADS": count, "OMP_NUM_THREADS": count, "PYTHONUNBUFFERED": "1"}
-    if name == "grpo-tui":
-        rows = f"optimizer.micro_rows={MICRO_ROWS}"
-        command = [sys.executable, "-m", "benchmarks.ours", str(model), work.name, rows, *changes]
+    if name in (OURS, GRAPH):
+        changes = [f"optimizer.micro_rows={MICRO_ROWS}"]
+        changes += ['model.compute="graph"'] * (name == GRAPH)
+        changes += ['model.tuning="full"'] * all_weights
+        command = [sys.executable, "-m", "benchmarks.ours", str(model), work.name, *changes]
     else:
-        script = "peer_trl.py" if name == "TRL" else "peer_mlx_lm_lora.py"
-        python = environments.python_of("trl" if name == "TRL" else "mlx-lm-lora", folder)
+        script = "peer_trl.py" if name == TRL else "peer_mlx_lm_lora.py"
+        python = environments.python_of("trl" if name == TRL else "mlx-lm-lora", folder)
         command = [str(python), str(HERE / script), str(model), work.name]
-        if name == "mlx-lm-lora":
+        command += ["all-weights"] * all_weights
+        if name == MLX_LM_LORA:
             env |= {"BENCH_BLAS": "same", "PYTHONPATH": str(HERE.parent)}
     log = folder / f"{name.replace(' ', '-')}.log"
     process = subprocess.Popen(
@@ -88,20 +102,27 @@ def start(name: str, model: Path, work: Work, threads: int, folder: Path, *chang
 
 
 def compare(
-    names: Sequence[str], model: Path, work: Work, rounds: int, threads: int, folder: Path
+    names: Sequence[str],
+    model: Path,
+    work: Work,
+    rounds: int,
+    threads: int,
+    folder: Path,
+    *,
+    all_weights: bool = False,
 ) -> dict[str, list[dict[str, Any]]]:
     """Run `rounds` steps of every tool in turn, after one discarded step each."""
-    tools = [start(name, model, work, threads, folder) for name in names]
+    tools = [start(name, model, work, threads, folder, all_weights=all_weights) for name in names]
     try:
         for turn in range(rounds + 1):
             for tool in tools:
-                found = tool.step()
-                say(
+                results = tool.step()
+                report(
                     f"  {work.name} {'warm-up' if turn == 0 else turn} {tool.name}: "
-                    f"{found['seconds']:.1f} s, {found['sampled']} tokens"
+                    f"{results['seconds']:.1f} s, {results['sampled']} tokens"
                 )
                 if turn:
-                    tool.steps.append(found)
+                    tool.steps.append(results)
     finally:
         for tool in tools:
             tool.end()
@@ -110,7 +131,7 @@ def compare(
 
 def as_shipped(model: Path, threads: int, folder: Path, limit: float) -> dict[str, Any]:
     """Time a step of mlx-lm-lora on the BLAS of MLX's wheel; it may exceed the time limit."""
-    tool = start("mlx-lm-lora as shipped", model, WORKS["a"], threads, folder)
+    tool = start(SHIPPED, model, WORKS["a"], threads, folder)
     begun = time.monotonic()
     assert tool.process.stdin is not None
     tool.process.stdin.write("go\n")
@@ -120,9 +141,9 @@ def as_shipped(model: Path, threads: int, folder: Path, limit: float) -> dict[st
             break
         ready = select_line(tool, min(5.0, limit))
         if ready:
-            found = tool.read()
+            results = tool.read()
             tool.end()
-            return found
+            return results
     tool.process.kill()
     return {"seconds": limit, "at_least": True}
 
@@ -147,7 +168,7 @@ def floor_for(work: Work, steps: Sequence[dict[str, Any]], model: Path, threads:
     return floor_of(rates, middle["prompts"], middle["lengths"], passes=work.passes, looks=1)
 
 
-def say(text: str) -> None:
+def report(text: str) -> None:
     """Print progress to stderr."""
     print(text, file=sys.stderr, flush=True)
 
@@ -157,28 +178,39 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--work", action="append", choices=list(WORKS), help="default: all")
     parser.add_argument("--tool", action="append", choices=list(TOOLS), help="default: all")
+    parser.add_argument("--all-weights", action="store_true", help="full tuning, without LoRA")
     parser.add_argument("--rounds", type=int, default=3, help="measured steps of each tool")
     parser.add_argument("--threads", type=int, default=environments.cores())
     parser.add_argument("--folder", type=Path, default=environments.FOLDER)
     parser.add_argument("--model", type=Path, help="a model folder, in place of SmolLM2-135M")
     parser.add_argument("--patience", type=float, default=900, help="s, for the slow BLAS")
     parser.add_argument("--out", type=Path, help="JSON file that the results are added to")
-    asked = parser.parse_args()
-    asked.folder.mkdir(parents=True, exist_ok=True)
-    names = asked.tool or list(TOOLS)
-    model = asked.model or model_folder()
-    for work in (WORKS[name] for name in asked.work or WORKS):
-        say(f"({work.name}) {work.what}")
-        able = [n for n in names if n != TOOLS[3] and not (n == TOOLS[2] and work.passes > 1)]
-        found = compare(able, model, work, asked.rounds, asked.threads, asked.folder)
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    names = options.tool or list(TOOLS)
+    model = options.model or model_folder()
+    for work in (WORKS[name] for name in options.work or WORKS):
+        shown = replace(work, name=work.name + ", all weights" * options.all_weights)
+        report(f"({shown.name}) {work.what}")
+        results = compare(
+            [name for name in names if able(name, work, all_weights=options.all_weights)],
+            model,
+            work,
+            options.rounds,
+            options.threads,
+            options.folder,
+            all_weights=options.all_weights,
+        )
         floor = None
-        if TOOLS[0] in found:
-            floor = floor_for(work, found[TOOLS[0]], model, asked.threads)
-        if work.name == "a" and TOOLS[3] in names:
-            found[TOOLS[3]] = [as_shipped(model, asked.threads, asked.folder, asked.patience)]
-        print(table.of_work(work, found, floor), flush=True)
-        if asked.out:
-            table.add(asked.out, work, found, floor)
+        if OURS in results and not options.all_weights:
+            floor = floor_for(work, results[OURS], model, options.threads)
+        if work.name == "a" and SHIPPED in names and not options.all_weights:
+            results[SHIPPED] = [
+                as_shipped(model, options.threads, options.folder, options.patience)
+            ]
+        print(table.of_work(shown, results, floor), flush=True)
+        if options.out:
+            table.add(options.out, shown, results, floor)
 
 
 if __name__ == "__main__":

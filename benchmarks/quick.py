@@ -110,30 +110,30 @@ def gain(slow: Callable[[], None], quick: Callable[[], None]) -> float:
     """Return the median over rounds of slow time / quick time, timed in turn."""
     slow()
     quick()
-    found = []
+    gains = []
     for _ in range(ROUNDS):
         times = []
         for run in (slow, quick):
             begun = time.perf_counter()
             run()
             times.append(time.perf_counter() - begun)
-        found.append(times[0] / times[1])
-    return statistics.median(found)
+        gains.append(times[0] / times[1])
+    return statistics.median(gains)
 
 
 def main() -> int:
     """Print every ratio; exit 1 if one is far below its expectation."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--write", action="store_true", help="store the ratios as expected")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     blas.ensure()
     blas.set_threads(1)  # spinning threads beside other programs would hide every other effect
-    found = {name: round(gain(*pair), 2) for name, pair in cases().items()}
-    if asked.write:
-        EXPECTED.write_text(json.dumps(found, indent=1) + "\n")
+    gains = {name: round(gain(*pair), 2) for name, pair in cases().items()}
+    if options.write:
+        EXPECTED.write_text(json.dumps(gains, indent=1) + "\n")
     expected = json.loads(EXPECTED.read_text())
     worse = 0
-    for name, ratio in found.items():
+    for name, ratio in gains.items():
         bad = ratio < SLACK * expected[name]
         worse += bad
         print(

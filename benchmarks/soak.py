@@ -38,14 +38,14 @@ ROWS = {
 }
 
 
-class Hold:
+class Transactions:
     """Milliseconds for which each transaction waited for the file and held it."""
 
     def __init__(self) -> None:
         self.waited: list[float] = []
         self.waited_starved: list[float] = []
-        self.held: list[float] = []
-        self.held_starved: list[float] = []
+        self.occupied: list[float] = []
+        self.occupied_starved: list[float] = []
         self._began, self._starved = 0.0, 0.0
 
     def begin(self, conn: sqlite3.Connection, limit: float = 5.0) -> None:
@@ -58,8 +58,8 @@ class Hold:
 
     def end(self) -> None:
         """Note the end of the transaction."""
-        self.held.append(1e3 * (time.perf_counter() - self._began))
-        self.held_starved.append(starved() - self._starved)
+        self.occupied.append(1e3 * (time.perf_counter() - self._began))
+        self.occupied_starved.append(starved() - self._starved)
 
 
 def starved() -> float:
@@ -74,56 +74,56 @@ def starved() -> float:
 class Watched(writer.RunWriter):
     """A writer that times its transactions."""
 
-    hold = Hold()
+    transactions = Transactions()
 
     def write(self, items: Sequence[RecordedEvent], limit: float) -> None:
         """Write, and note when the transaction ended."""
         super().write(items, limit)
-        self.hold.end()
+        self.transactions.end()
 
 
 def write(path: Path, seconds: float, pace: float, seed: int) -> None:
     """Record steps until the time is up, and print the outcome as JSON."""
-    store_file.begin = Watched.hold.begin  # type: ignore[attr-defined]  # timed in its place
+    store_file.begin = Watched.transactions.begin  # type: ignore[attr-defined]  # timed in its place
     recorder.RunWriter = Watched  # type: ignore[attr-defined]  # likewise
     handle = start_run(path, data.config(seed=seed), name=f"soak-{seed}")
     handle.put(data.started())
     chance = random.Random(seed)
     end = time.monotonic() + seconds
-    step, troubles, puts = 0, set(), []
+    step, troubles, durations = 0, set(), []
     while time.monotonic() < end:
         begun = time.monotonic()
         step += 1
         for event in data.starter_step(step, chance):
             start = time.perf_counter()
             handle.put(event)
-            puts.append(1e3 * (time.perf_counter() - start))
+            durations.append(1e3 * (time.perf_counter() - start))
         if handle.board.view.store_warning:
             troubles.add(handle.board.view.store_warning)
         time.sleep(max(0.0, pace - (time.monotonic() - begun)))
     handle.put(ev.RunFinished(step=step, reason="completed", summary={}))
     stored = handle.close()
-    hold = Watched.hold
-    found = {
+    transactions = Watched.transactions
+    result = {
         "run": handle.id,
         "steps": step,
         "stored": stored,
-        "put": puts,
+        "put": durations,
         "troubles": sorted(troubles),
-        "lock": hold.waited,
-        "lock_starved": hold.waited_starved,
-        "hold": hold.held,
-        "hold_starved": hold.held_starved,
+        "lock": transactions.waited,
+        "lock_starved": transactions.waited_starved,
+        "hold": transactions.occupied,
+        "hold_starved": transactions.occupied_starved,
     }
-    print(json.dumps(found))
+    print(json.dumps(result))
 
 
 class Caller(threading.Thread):
     """Calls a command repeatedly and keeps its times and failures."""
 
-    def __init__(self, words: Sequence[str], end: float, rest: float) -> None:
+    def __init__(self, arguments: Sequence[str], end: float, pause: float) -> None:
         super().__init__()
-        self.words, self.end, self.rest = words, end, rest
+        self.arguments, self.end, self.pause = arguments, end, pause
         self.times: list[float] = []
         self.failures: list[str] = []
 
@@ -131,7 +131,7 @@ class Caller(threading.Thread):
         while time.monotonic() < self.end:
             start = time.perf_counter()
             done = subprocess.run(
-                [sys.executable, "-m", "grpo_tui", *self.words],
+                [sys.executable, "-m", "grpo_tui", *self.arguments],
                 capture_output=True,
                 text=True,
                 check=False,
@@ -139,7 +139,7 @@ class Caller(threading.Thread):
             self.times.append(1e3 * (time.perf_counter() - start))
             if done.returncode:
                 self.failures.append(done.stderr.strip())
-            time.sleep(self.rest)
+            time.sleep(self.pause)
 
 
 def soak(folder: Path, seconds: float, pace: float) -> int:
@@ -209,16 +209,16 @@ def report(path: Path, written: Sequence[dict[str, object]], callers: Sequence[C
     """Print the table; the status is 1 if anything was lost, failed, or waited too long."""
     failures: list[str] = []
     print("| what | count | median ms | p99 ms | slowest ms |\n| --- | --- | --- | --- | --- |")
-    for number, found in enumerate(written, start=1):
-        steps = found["steps"]
+    for number, result in enumerate(written, start=1):
+        steps = result["steps"]
         for name, key in ROWS.items():
-            p99 = _line(f"recorder {number}, {steps} steps: {name}", found[key])  # type: ignore[arg-type]
+            p99 = _line(f"recorder {number}, {steps} steps: {name}", result[key])  # type: ignore[arg-type]
             if p99 >= LIMIT_MS and key in ("lock", "put"):
                 failures.append(f"recorder {number}: {name}: p99 {p99:.1f} ms >= {LIMIT_MS} ms")
-        failures += [str(text) for text in found["troubles"]]  # type: ignore[attr-defined]
+        failures += [str(text) for text in result["troubles"]]  # type: ignore[attr-defined]
         with closing(StoreReader(path)) as reader:
-            stored = [view.step for view in reader.steps(reader.resolve(str(found["run"])).key)]
-        if not found["stored"] or len(stored) != steps:
+            stored = [view.step for view in reader.steps(reader.resolve(str(result["run"])).key)]
+        if not result["stored"] or len(stored) != steps:
             failures.append(f"recorder {number}: {len(stored)} of {steps} steps are stored")
     for name, caller in zip(("`runs --json`", "`export --what rollouts`"), callers, strict=True):
         _line(f"{name}, the whole command", caller.times)
@@ -235,11 +235,11 @@ def report(path: Path, written: Sequence[dict[str, object]], callers: Sequence[C
     return int(bool(failures))
 
 
-def _line(what: str, values: Sequence[float]) -> float:
+def _line(name: str, values: Sequence[float]) -> float:
     ordered = sorted(values) or [0.0]
     p99 = ordered[int(0.99 * (len(ordered) - 1))]
     print(
-        f"| {what} | {len(values)} | {statistics.median(ordered):.2f} | {p99:.2f} | "
+        f"| {name} | {len(values)} | {statistics.median(ordered):.2f} | {p99:.2f} | "
         f"{ordered[-1]:.2f} |"
     )
     return p99

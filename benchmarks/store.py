@@ -36,7 +36,7 @@ RUNS, STEPS, ROLLOUTS, STARTER, OPENED = 10_000, 100_000, 200_000, 100, 125
 class Result:
     """One row of the table; a target of 0 means none."""
 
-    what: str
+    name: str
     value: float
     slowest: float
     unit: str = "ms"
@@ -55,7 +55,7 @@ class Result:
         mark = "" if self.ok else " **missed**"
         processor = f"{self.processor:.3g}" if self.processor else ""
         value = f"{self.value:.3g} {self.unit}{mark}"
-        return f"| {self.what} | {value} | {slowest} | {processor} | {target} |"
+        return f"| {self.name} | {value} | {slowest} | {processor} | {target} |"
 
 
 def processor() -> float:
@@ -64,7 +64,7 @@ def processor() -> float:
     return time.process_time() + spent.ru_utime + spent.ru_stime
 
 
-def timed(what: str, act: Callable[[], object], *, target: float = 0.0, times: int = 7) -> Result:
+def timed(name: str, act: Callable[[], object], *, target: float = 0.0, times: int = 7) -> Result:
     """Return the milliseconds that a call takes."""
     spans, works = [], []
     for _ in range(times):
@@ -73,21 +73,23 @@ def timed(what: str, act: Callable[[], object], *, target: float = 0.0, times: i
         spans.append(1e3 * (time.perf_counter() - start))
         works.append(1e3 * (processor() - work))
     middle = statistics.median
-    return Result(what, middle(spans), max(spans), target=target, processor=middle(works))
+    return Result(name, middle(spans), max(spans), target=target, processor=middle(works))
 
 
-def command(path: Path, *words: str, target: float = 0.0) -> Result:
+def command(path: Path, *argv: str, target: float = 0.0) -> Result:
     """Time a whole command, including Python's start and its output."""
-    call = [sys.executable, "-m", "grpo_tui", *words, "--db", str(path)]
-    shown = words if len(words) < 8 else (*words[:2], "...", words[-1])
+    call = [sys.executable, "-m", "grpo_tui", *argv, "--db", str(path)]
+    shortened = argv if len(argv) < 8 else (*argv[:2], "...", argv[-1])
 
     def run() -> None:
         subprocess.run(call, check=True, capture_output=True)
 
-    return timed(f"`grpo-tui {' '.join(shown)}`, the whole command", run, target=target, times=5)
+    return timed(
+        f"`grpo-tui {' '.join(shortened)}`, the whole command", run, target=target, times=5
+    )
 
 
-def say(text: str) -> None:
+def report(text: str) -> None:
     """Print to stderr."""
     sys.stderr.write(f"{time.strftime('%H:%M:%S')} {text}\n")
 
@@ -99,7 +101,7 @@ def runs(folder: Path) -> Iterator[Result]:
     """List and filter ten thousand runs."""
     path = folder / "runs.db"
     data.many_runs(path, RUNS)
-    say(f"{RUNS} runs in {path.stat().st_size / 1e6:.0f} MB")
+    report(f"{RUNS} runs in {path.stat().st_size / 1e6:.0f} MB")
     with closing(StoreReader(path)) as reader:
         yield timed(f"list all of {RUNS:,} runs", reader.runs, target=500)
         for text in (
@@ -150,7 +152,7 @@ def steps(folder: Path) -> Iterator[Result]:
     handle.put(ev.RunFinished(step=STEPS, reason="completed", summary={}))
     assert handle.close(), handle.board.view.store_warning
     size = path.stat().st_size / 1e6
-    say(f"{STEPS} steps in {span:.1f} s and {size:.0f} MB")
+    report(f"{STEPS} steps in {span:.1f} s and {size:.0f} MB")
     yield Result(
         f"record one of {STEPS:,} steps x {data.METRICS} metrics",
         1e3 * span / STEPS,
@@ -171,13 +173,13 @@ def steps(folder: Path) -> Iterator[Result]:
             lambda: reader.metric_series(run, "reward", after=STEPS - 1000),
         )
     data.copy_run(path, 9)
-    say(f"ten such runs in {path.stat().st_size / 1e6:.0f} MB")
+    report(f"ten such runs in {path.stat().st_size / 1e6:.0f} MB")
     with closing(StoreReader(path)) as reader:
-        found = [reader.resolve(f"long-{number}") for number in range(10)]
+        long_runs = [reader.resolve(f"long-{number}") for number in range(10)]
         for axis in ("", "step", "tokens", "wall"):
             yield timed(
                 "compare ten such runs" + (f", at equal {axis}" if axis else ""),
-                partial(compare, reader, found, baseline=found[0], axis=axis),
+                partial(compare, reader, long_runs, baseline=long_runs[0], axis=axis),
                 target=1000,
                 times=3,
             )
@@ -192,7 +194,7 @@ def rollouts(folder: Path) -> Iterator[Result]:
     path = folder / "rollouts.db"
     _write_rollouts(path)
     size = path.stat().st_size / 1e6
-    say(f"{ROLLOUTS} rollouts in {size:.0f} MB")
+    report(f"{ROLLOUTS} rollouts in {size:.0f} MB")
     yield Result("size of a rollout", 1e3 * size / ROLLOUTS, 0.0, "kB")
     with closing(StoreReader(path)) as reader:
         run = reader.resolve("@last").key
@@ -223,7 +225,7 @@ def _write_rollouts(path: Path) -> None:
     while number < ROLLOUTS:
         step += 1
         for index in range(32):
-            texts = [data.words(chance, number + place, ROLLOUTS) for place in range(8)]
+            texts = [data.answer(chance, number + offset, ROLLOUTS) for offset in range(8)]
             number += 8
             handle.put(ev.GroupScored(step=step, group=data.group(index, texts, chance)))
         handle.put(ev.StepFinished(step=step, metrics={"reward": 0.5}, tokens=step, elapsed=step))
@@ -231,12 +233,12 @@ def _write_rollouts(path: Path) -> None:
 
 
 def _search(
-    reader: StoreReader, run: int, text: str, count: int = 50, **how: Any
+    reader: StoreReader, run: int, text: str, count: int = 50, **options: Any
 ) -> Callable[[], list[object]]:
-    return lambda: list(islice(filter(None, search(reader, run, text, limit=50, **how)), count))
+    return lambda: list(islice(filter(None, search(reader, run, text, limit=50, **options)), count))
 
 
-def _cancelled(reader: StoreReader, run: int, text: str, **how: Any) -> Result:
+def _cancelled(reader: StoreReader, run: int, text: str, **options: Any) -> Result:
     """Measure how long a search continues after another thread interrupted it."""
     at = 0.0
 
@@ -248,7 +250,7 @@ def _cancelled(reader: StoreReader, run: int, text: str, **how: Any) -> Result:
     timer = threading.Timer(0.1, stop)
     timer.start()
     try:
-        _search(reader, run, text, **how)()
+        _search(reader, run, text, **options)()
         span = 0.0
     except InterruptedError:
         span = 1e3 * (time.perf_counter() - at)
@@ -267,13 +269,13 @@ def starter(folder: Path) -> Iterator[Result]:
         handle.put(data.started())
         assert handle.flush(10)
         chance = random.Random(0)
-        spans, puts, works = [], [], []
+        spans, waits, works = [], [], []
         for step in range(1, STARTER + 1):
             events = list(data.starter_step(step, chance, tokens=tokens))
             start, work = time.perf_counter(), processor()
             for event in events:
                 handle.put(event)
-            puts.append(1e3 * (time.perf_counter() - start))
+            waits.append(1e3 * (time.perf_counter() - start))
             assert handle.flush(60), handle.board.view.store_warning
             spans.append(1e3 * (time.perf_counter() - start))
             works.append(1e3 * (processor() - work))
@@ -291,7 +293,7 @@ def starter(folder: Path) -> Iterator[Result]:
             target=25,
             processor=statistics.median(works),
         )
-        yield Result("of which the trainer waits", statistics.median(puts), max(puts))
+        yield Result("of which the trainer waits", statistics.median(waits), max(waits))
         yield Result(f"size of such a step, {label}", size / STARTER / 1e6, 0.0, "MB")
 
 
@@ -379,8 +381,8 @@ def main(args: Sequence[str] | None = None) -> int:
                 print(lines[-1], flush=True)
     if chosen.out:
         chosen.out.write_text("\n".join(lines) + "\n")
-    missed = [result.what for result in results if not result.ok]
-    say(f"{len(results)} measured, {len(missed)} missed")
+    missed = [result.name for result in results if not result.ok]
+    report(f"{len(results)} measured, {len(missed)} missed")
     return int(bool(missed))
 
 

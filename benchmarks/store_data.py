@@ -62,7 +62,7 @@ def many_runs(path: Path, count: int) -> None:
     handle.close()
     with closing(sqlite3.connect(path)) as conn, conn:
         names = [row[1] for row in conn.execute("PRAGMA table_info(run)")][1:]
-        given = {
+        fields = {
             "uid": "'u' || :n",
             "short": "printf('%08x', :n)",
             "name": "'run-' || :n",
@@ -70,29 +70,30 @@ def many_runs(path: Path, count: int) -> None:
             "recipe": "CASE :n % 3 WHEN 0 THEN 'grpo' WHEN 1 THEN 'dapo' ELSE 'gspo' END",
             "status": "CASE :n % 10 WHEN 0 THEN 'failed' ELSE 'completed' END",
         }
-        columns = ", ".join(given.get(name, name) for name in names)
+        columns = ", ".join(fields.get(name, name) for name in names)
         conn.execute(
             "CREATE TEMP TABLE n AS WITH RECURSIVE c (n) AS (SELECT 1 UNION ALL "
             f"SELECT n + 1 FROM c WHERE n < {count - 1}) SELECT n FROM c"
         )
         sql = columns.replace(":n", "n.n")
         conn.execute(f"INSERT INTO run ({', '.join(names)}) SELECT {sql} FROM run, n")
-        others = "(SELECT id, seed FROM run WHERE id > 1) r"
+        other_runs = "(SELECT id, seed FROM run WHERE id > 1) r"
         conn.execute(
             "INSERT INTO run_param SELECT r.id, path, CASE path WHEN 'seed' THEN r.seed WHEN "
-            f"'algorithm.beta' THEN r.seed / 1e5 ELSE value END FROM {others}, run_param p "
+            f"'algorithm.beta' THEN r.seed / 1e5 ELSE value END FROM {other_runs}, run_param p "
             "WHERE p.run_id = 1 ORDER BY r.id, path"
         )
         line = "first, first_step, last, last_step, min, min_step, max + (r.seed % 997) / 1e3, "
         conn.execute(
             f"INSERT INTO metric_summary SELECT r.id, key_id, {line} max_step, mean, count, "
-            f"nonfinite FROM {others}, metric_summary s WHERE s.run_id = 1 ORDER BY r.id, key_id"
+            f"nonfinite FROM {other_runs}, metric_summary s WHERE s.run_id = 1 "
+            "ORDER BY r.id, key_id"
         )
-        conn.execute(f"INSERT INTO run_tag SELECT r.id, 'tag-' || (r.seed % 7) FROM {others}")
-        rest = [row[1] for row in conn.execute("PRAGMA table_info(attempt)")][2:]
+        conn.execute(f"INSERT INTO run_tag SELECT r.id, 'tag-' || (r.seed % 7) FROM {other_runs}")
+        attempt = [row[1] for row in conn.execute("PRAGMA table_info(attempt)")][2:]
         conn.execute(
-            f"INSERT INTO attempt (run_id, {', '.join(rest)}) "
-            f"SELECT r.id, {', '.join(rest)} FROM {others}, attempt a WHERE a.run_id = 1"
+            f"INSERT INTO attempt (run_id, {', '.join(attempt)}) "
+            f"SELECT r.id, {', '.join(attempt)} FROM {other_runs}, attempt a WHERE a.run_id = 1"
         )
 
 
@@ -110,8 +111,10 @@ def copy_run(path: Path, copies: int) -> None:
                     (row.id,),
                 )
                 for table, first in (("metric_summary", 1), ("step", 2)):
-                    rest = [item[1] for item in conn.execute(f"PRAGMA table_info({table})")][first:]
-                    names = ", ".join(name for name in rest if name != "run_id")
+                    columns = [item[1] for item in conn.execute(f"PRAGMA table_info({table})")][
+                        first:
+                    ]
+                    names = ", ".join(name for name in columns if name != "run_id")
                     conn.execute(
                         f"INSERT INTO {table} (run_id, {names}) SELECT ?, {names} FROM {table} "
                         "WHERE run_id = 1",
@@ -126,7 +129,7 @@ def copy_run(path: Path, copies: int) -> None:
         conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
-def words(chance: random.Random, number: int, total: int) -> str:
+def answer(chance: random.Random, number: int, total: int) -> str:
     """Return an answer of some 25 words; a few hold the rare word or the rare phrase."""
     parts = chance.choices(_WORDS, k=20) + [f"w{int(chance.paretovariate(0.7)) % 50_000}"] * 2
     if number % 10 == 0:
@@ -152,7 +155,7 @@ def group(index: int, texts: list[str], chance: random.Random, tokens: int = 0) 
         sampling={"temperature": 1.0, "top_p": 1.0},
         rollouts=tuple(
             ev.Rollout(
-                index=place,
+                index=position,
                 ids=tuple(chance.randrange(100) for _ in range(tokens)),
                 text=text,
                 finish="stop",
@@ -165,7 +168,7 @@ def group(index: int, texts: list[str], chance: random.Random, tokens: int = 0) 
                 sampler_logprobs=logprobs,
                 ends=tuple(range(1, tokens + 1)),
             )
-            for place, text in enumerate(texts)
+            for position, text in enumerate(texts)
         ),
     )
 

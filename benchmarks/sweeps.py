@@ -62,13 +62,13 @@ CASES = (
 def sweep(case: Case, random: np.random.Generator) -> list[Shares]:
     """Draw one sweep: the shares of right answers by run and problem, for each setting."""
     easy = random.normal(0, EASY, case.problems)
-    found = []
+    shares = []
     for setting, level in enumerate(case.levels()):
         match = random.normal(0, case.match_spread, case.problems)
         luck = random.normal(0, case.spread(setting), (case.seeds, 1))
         chance = 1 / (1 + np.exp(-(level + easy + match + luck)))
-        found.append(random.binomial(case.samples, chance) / case.samples)
-    return found
+        shares.append(random.binomial(case.samples, chance) / case.samples)
+    return shares
 
 
 def truth(case: Case) -> list[float]:
@@ -84,7 +84,9 @@ def truth(case: Case) -> list[float]:
 def effects(shares: list[Shares]) -> list[Effect]:
     """Every setting against the first."""
     spread = spread_of(shares)
-    return [effect(own, shares[0], spread, len(shares) - 1) for own in shares[1:]]
+    return [
+        effect(setting_shares, shares[0], spread, len(shares) - 1) for setting_shares in shares[1:]
+    ]
 
 
 def coverage(case: Case, sweeps: int, seed: int = 0) -> tuple[float, float]:
@@ -92,12 +94,12 @@ def coverage(case: Case, sweeps: int, seed: int = 0) -> tuple[float, float]:
     random, means = np.random.default_rng(seed), truth(case)
     held, widths = 0, []
     for _ in range(sweeps):
-        found = effects(sweep(case, random))
+        estimates = effects(sweep(case, random))
         held += all(
-            one.low <= mean - means[0] <= one.high
-            for one, mean in zip(found, means[1:], strict=True)
+            estimate.low <= mean - means[0] <= estimate.high
+            for estimate, mean in zip(estimates, means[1:], strict=True)
         )
-        widths.append(np.mean([(one.high - one.low) / 2 for one in found]))
+        widths.append(np.mean([(estimate.high - estimate.low) / 2 for estimate in estimates]))
     return held / sweeps, float(np.mean(widths))
 
 

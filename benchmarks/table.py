@@ -21,7 +21,7 @@ def typical(steps: Sequence[dict[str, Any]], name: str) -> float | None:
     return median(values) if values else None
 
 
-def of_work(work: Work, found: Steps, floor: Floor | None) -> str:
+def of_work(work: Work, measured: Steps, floor: Floor | None) -> str:
     """Format one kind of work as Markdown: medians, the spread of the step, the ratio to ours."""
     lines = [
         f"\n### ({work.name}) {work.what}\n",
@@ -29,8 +29,8 @@ def of_work(work: Work, found: Steps, floor: Floor | None) -> str:
         "| peak GB | times ours |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    ours = typical(found.get("grpo-tui", []), "seconds")
-    for name, steps in found.items():
+    ours = typical(measured.get("grpo-tui", []), "seconds")
+    for name, steps in measured.items():
         lines.append(_line(name, steps, ours))
     if floor is not None and ours is not None:
         lines.append(
@@ -60,13 +60,13 @@ def _line(name: str, steps: Sequence[dict[str, Any]], ours: float | None) -> str
     )
 
 
-def add(out: Path, work: Work, found: Steps, floor: Floor | None) -> None:
+def add(out: Path, work: Work, measured: Steps, floor: Floor | None) -> None:
     """Add the results of one kind of work to a JSON file, keeping the others."""
-    known = json.loads(out.read_text()) if out.is_file() else {}
-    known["machine"] = f"{platform.system()} {platform.machine()}"
-    known.setdefault("work", {})[work.name] = {
+    results = json.loads(out.read_text()) if out.is_file() else {}
+    results["machine"] = f"{platform.system()} {platform.machine()}"
+    results.setdefault("work", {})[work.name] = {
         "what": work.what,
-        "steps": {name: list(steps) for name, steps in found.items()},
+        "steps": {name: list(steps) for name, steps in measured.items()},
         "floor": None if floor is None else asdict(floor),
     }
-    out.write_text(json.dumps(known, indent=1) + "\n")
+    out.write_text(json.dumps(results, indent=1) + "\n")

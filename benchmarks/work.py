@@ -43,7 +43,7 @@ def worked_example(number: int) -> str:
 
 
 SHORT = (question("apples", 3),)
-EIGHT = tuple(question(item, 3 + place) for place, item in enumerate(ITEMS))
+EIGHT = tuple(question(item, 3 + offset) for offset, item in enumerate(ITEMS))
 FEW_SHOT = (" ".join([worked_example(n) for n in range(3, 11)]) + " Question: " + SHORT[0],)
 
 WORKS = {

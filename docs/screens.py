@@ -191,7 +191,7 @@ STATES = {
     "lab-step": Shot("rollouts", "one", ("WAIT:each pass", "v", "WAIT:60 steps", "t"), ("step 26",),
                      rollout=CLIPPED),
     "compare-none": Shot("compare", "none", (), ("No runs to compare yet",)),
-    "ranking": Shot("runs", "several", (*MARKED, "]:reached: "), ("reached: ",)),
+    "ranking": Shot("runs", "several", (*MARKED, "]:goal: "), ("goal: ",)),
     "by-metric": Shot("runs", "several", (*MARKED, "]:means over"), ("means over seeds at",)),
     "answers": Shot("runs", "several", (*MARKED, "]:@60 mean"), ("prompt 1 of",)),
     "pick-runs": Shot("runs", "several", (*MARKED, "plus"), ("runs to compare",)),

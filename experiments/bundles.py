@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from grpo_engine.errors import quoted
+from grpo_engine.paths import begins_with
 from grpo_tui.experiments.errors import ImportRefusedError
 from grpo_tui.experiments.importing import Imported, Progress, import_store
 from grpo_tui.experiments.store import ExperimentStore
@@ -55,10 +56,7 @@ class _Careful(io.FileIO):
 
 def is_bundle(path: Path) -> bool:
     """Whether a path is that of a zip file."""
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return file.read(4) == b"PK\3\4"
+    return begins_with(path, b"PK\3\4")
 
 
 def import_bundle(

@@ -1,5 +1,7 @@
 """Copy runs from another store into one."""
 
+import lzma
+import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
@@ -8,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import Row, select
 
+from grpo_engine.paths import begins_with
 from grpo_tui.experiments.db.tables import ATTEMPT, RUN
 from grpo_tui.experiments.errors import ImportRefusedError
 from grpo_tui.experiments.purge import purge
@@ -16,6 +19,8 @@ from grpo_tui.experiments.record.writer import RunWriter
 from grpo_tui.experiments.recorded_events import events_after
 from grpo_tui.experiments.store import ExperimentStore
 from grpo_tui.experiments.values import ENDED, RecordedEvent, RunSummary
+
+LARGEST = 1 << 30  # bytes of an unpacked store
 
 Imported = list[tuple[str, str]]
 Progress = Callable[[str], None]
@@ -63,6 +68,36 @@ def import_store(
             f"{', '.join(refused[:5])}"
         )
     return imported
+
+
+def is_packed(path: Path) -> bool:
+    """Whether a path is that of an .xz file."""
+    return begins_with(path, b"\xfd7zXZ\0")
+
+
+def import_packed(
+    store: ExperimentStore, path: Path, progress: Progress = lambda _: None
+) -> Imported:
+    """Import the runs of a store that xz has packed."""
+    with tempfile.TemporaryDirectory(prefix="grpo-tui-") as folder:
+        unpacked = Path(folder, path.stem)
+        _write_unpacked(path, unpacked)
+        return import_store(store, unpacked, progress, bundle=path)
+
+
+def _write_unpacked(path: Path, target: Path) -> None:
+    """Write what is in the file, which may be damaged, or far larger than a store."""
+    try:
+        with lzma.open(path) as packed, target.open("xb") as out:
+            while piece := packed.read(1 << 20):
+                if out.tell() + len(piece) > LARGEST:
+                    raise ImportRefusedError(
+                        f"{path} is refused: it would become more than {LARGEST / 1e6:,.0f} MB; "
+                        "unpack it with xz to import it all the same"
+                    )
+                out.write(piece)
+    except (lzma.LZMAError, EOFError, OSError) as error:
+        raise ImportRefusedError(f"{path} cannot be unpacked: {error}") from error
 
 
 def _is_new(store: ExperimentStore, run: RunSummary, progress: Progress) -> bool:

@@ -5,9 +5,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, cast
 
-from sqlalchemy import ColumnElement, Select, String, func, literal, not_, null, select, type_coerce
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    String,
+    case,
+    func,
+    literal,
+    not_,
+    null,
+    select,
+    type_coerce,
+)
 
 from grpo_engine import events as ev
+from grpo_engine.config.conditions import OPERATORS, Term
 from grpo_engine.errors import nearest, quoted
 from grpo_engine.metrics import spec
 from grpo_tui.experiments import values as v
@@ -319,10 +331,15 @@ class StoreReader(Connection):
 
     # -- resolving names ------------------------------------------------------------------------
 
+    def trained(self, ref: str, action: str) -> v.RunDetail:
+        """Find a run by its name or id; raise if another program trained it, for this action."""
+        detail = self.run(self.resolve(ref).key)
+        check_trainer(detail.summary.title, detail.config, action)
+        return detail
+
     def resumable(self, ref: str) -> v.RunDetail:
         """Find a run by its name or id; raise if it is still in progress."""
-        detail = self.run(self.resolve(ref).key)
-        check_trainer(detail.summary.title, detail.config, "resume")
+        detail = self.trained(ref, "resume")
         check_ended(detail.summary)
         return detail
 
@@ -460,10 +477,29 @@ class StoreReader(Connection):
         return self._with_rollouts(query.order_by(GROUP.id))
 
     def prompt_means(
-        self, run: int, origin: str, *, greedy: bool, limit: int
+        self, run: int, origin: str, *, greedy: bool, limit: int, rule: Term | None = None
     ) -> tuple[v.PromptMean, ...]:
-        """Return prompts by the mean reward of their groups over the run, the lowest first."""
+        """Return prompts by their share of right answers over the run, the lowest first.
+
+        Of equal ones, and where no rule says which answers are right, by their mean reward.
+        """
         mean, newest = func.avg(GROUP.reward_mean), func.max(GROUP.id)
+        score, function = ROLLOUT_REWARD.c.value, rule.key if rule else None
+        accepted = cast(Any, OPERATORS[rule.op if rule else ">="])  # of a column, not a number
+        counts = (
+            select(
+                ROLLOUT.c.group_id,
+                func.sum(case((accepted(score, float(rule.value)), 1), else_=0)).label("right")
+                if rule
+                else null().label("right"),
+                func.count(score).label("judged"),
+            )
+            .join_from(ROLLOUT, ROLLOUT_REWARD)
+            .where(ROLLOUT.c.run_id == run, ROLLOUT_REWARD.c.function == function)
+            .group_by(ROLLOUT.c.group_id)
+            .subquery()
+        )
+        right, judged = func.sum(counts.c.right), func.sum(counts.c.judged)
         temperature = func.json_extract(GROUP.sampling, "$.temperature")
         rows = self.rows(  # SQLite takes step and index from the row with the newest id
             select(
@@ -473,14 +509,40 @@ class StoreReader(Connection):
                 mean.label("mean"),
                 func.count().label("visits"),
                 newest.label("group"),
+                right.label("right"),
+                judged.label("judged"),
             )
+            .join_from(ROLLOUT_GROUP, counts, GROUP.id == counts.c.group_id, isouter=True)
             .where((func.coalesce(temperature, 1) == 0) == greedy)
             .filter_by(run_id=run, hidden=False, origin=origin)
             .group_by(GROUP.prompt_hash)
-            .order_by(mean.asc().nulls_last(), newest.desc())
+            .order_by(
+                (right * 1.0 / func.nullif(judged, 0)).asc().nulls_last(),
+                mean.asc().nulls_last(),
+                newest.desc(),
+            )
             .limit(limit)
         )
         return tuple(as_view(v.PromptMean, row, origin=origin) for row in rows)
+
+    def extreme_rollout(self, run: int, origin: str, *, lowest: bool) -> v.ExtremeRollout | None:
+        """Return the newest rollout with the lowest or the highest reward of the run."""
+        reward = ROLLOUT.c.reward
+        query = (
+            select(
+                GROUP.step,
+                GROUP.idx.label("group_index"),
+                ROLLOUT.c.idx.label("index"),
+                reward,
+                func.count().over(partition_by=reward).label("count"),
+            )
+            .join_from(ROLLOUT_GROUP, ROLLOUT)
+            .where(GROUP.run_id == run, GROUP.hidden == 0, GROUP.origin == origin)
+            .where(reward.is_not(None))
+            .order_by(reward.asc() if lowest else reward.desc(), ROLLOUT.c.id.desc())
+            .limit(1)
+        )
+        return next((as_view(v.ExtremeRollout, row) for row in self.rows(query)), None)
 
     def scores(self, run: int) -> dict[str, dict[str, list[float | None]]]:
         """Return each function's scores of the latest rollouts of each training problem.

@@ -37,6 +37,7 @@ HITS = select(
     GROUP.idx.label("group_index"),
     COLUMNS.idx.label("index"),
     COLUMNS.text,
+    COLUMNS.reward,
     GROUP.prompt_text.label("prompt"),
 ).select_from(JOINED)
 TEXTS = (COLUMNS.text, GROUP.prompt_text)

@@ -291,7 +291,7 @@ class TokenView:
 
 @frozen
 class PromptMean:
-    """A prompt over a run: the mean reward of its groups, and where the newest one is."""
+    """A prompt over a run: its right answers, their mean reward, and where the newest one is."""
 
     prompt_text: str
     mean: float | None
@@ -301,6 +301,19 @@ class PromptMean:
     origin: Origin
     group_index: int
     index: int = 0  # of the rollout to open
+    right: int | None = None  # answers, of so many that a score judges
+    judged: int | None = None
+
+
+@frozen
+class ExtremeRollout:
+    """The newest rollout with the lowest or the highest reward of a run, of how many."""
+
+    step: int
+    group_index: int
+    index: int
+    reward: float
+    count: int
 
 
 @frozen
@@ -317,6 +330,7 @@ class SearchHit:
     text: str
     start: int
     end: int
+    reward: float | None = None
 
 
 TimedEvent = tuple[float | None, Event]  # with the time of its recording, if it has one
@@ -409,6 +423,7 @@ class BoardView:
     total_steps: int = 0
     phase: str = ""
     phase_detail: str = ""
+    awaited: str = ""  # of a server
     phase_started: float = 0.0
     done: int = 0
     total: int = 0

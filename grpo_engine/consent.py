@@ -323,8 +323,9 @@ def _task(task: TaskConfig, at: str) -> Iterator[TrustItem]:
         if tool.startswith(SERVER):
             yield _program(f"{at}.tools", tool.removeprefix(SERVER))
         elif tool.startswith(REMOTE_SERVER):
-            url = tool.removeprefix(REMOTE_SERVER)
-            yield TrustItem("contact", f"{at}.tools", f"the MCP server at {url}")
+            url, _, variable = tool.removeprefix(REMOTE_SERVER).partition(" ")
+            key = f" with the key in {variable}" * bool(variable)
+            yield TrustItem("contact", f"{at}.tools", f"the MCP server at {url}{key}")
         else:
             yield from _code(tool, f"{at}.tools", "environments")
     for name in filter(None, task.environments.values()):

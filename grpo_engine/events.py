@@ -320,6 +320,14 @@ class PhaseAdvanced:
 
 
 @frozen
+class ServerAwaited:
+    """The run waits for a server's answer of this kind; empty once that has come."""
+
+    step: int
+    detail: str
+
+
+@frozen
 class PromptsStarted:
     """Decoding of these prompts began; their rows follow in `RolloutsAdvanced`."""
 
@@ -483,12 +491,13 @@ class BenchmarksMeasured:
 
 @frozen
 class CheckpointSaved:
-    """A complete checkpoint was written."""
+    """A complete checkpoint was written; `best_by` is the metric by which it is the best."""
 
     step: int
     path: str
     best: bool
     seconds: float
+    best_by: str = ""
 
 
 @frozen
@@ -547,6 +556,7 @@ Event = (
     | ModelLoaded
     | PhaseStarted
     | PhaseAdvanced
+    | ServerAwaited
     | PromptsStarted
     | RolloutsAdvanced
     | GroupScored

@@ -10,7 +10,7 @@ from typing import Literal
 
 from grpo_engine.events import BENCHMARK, Phase
 
-# The phases of a training step. `time/others` and `time/environment` are none.
+# The phases of a training step. `time/processor`, `time/others` and `time/environment` are none.
 PHASES: tuple[Phase, ...] = ("generate", "score", "logprobs", "update")
 
 Direction = Literal["up", "down", "none"]

@@ -69,6 +69,14 @@ def _entry(folder: Path, names: tuple[str, ...]) -> Path:
     return folder.joinpath(*names)
 
 
+def begins_with(path: Path, mark: bytes) -> bool:
+    """Whether a path is that of a file with these first bytes."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(mark)) == mark
+
+
 def irregular_file(path: Path) -> str:
     """Which file, of a folder or alone, is no regular file, in words; empty if all are."""
     # transformers reads templates in a folder of the folder

@@ -2,7 +2,8 @@
 
 The word describes the end of the run: an alert counts if it was raised in the last ten steps, and a
 gain in held-out accuracy if chance does not explain it, as does a fall since the best evaluation. A
-run is learning if there is a gain in the second half of its steps too, else it has learned. Greedy
+run is learning if there is a gain in the second half of its steps too, else it has learned, or is
+slowing while it goes on. Greedy
 and sampled answers are both evidence, each compared with its own kind. Where the held-out numbers
 come from a function of the user's that is also a reward, they rise whatever is learned, so they say
 nothing.
@@ -25,13 +26,22 @@ from grpo_engine.alerts.change import (
 from grpo_engine.errors import ConfigError
 from grpo_engine.frozen import frozen
 from grpo_engine.metrics import count_of, function_of
+from grpo_engine.numbers import percent
 from grpo_engine.rewards.right import RIGHT_OR_WRONG, Right
 
 ACCURACY = ("eval/accuracy", "eval/greedy/accuracy")
 
 Point = tuple[int, float]  # a step and the accuracy there
 Label = Literal[
-    "learning", "learned", "flat", "unstable", "hacked?", "broken", "unjudged", "too early"
+    "learning",
+    "slowing",
+    "learned",
+    "flat",
+    "unstable",
+    "hacked?",
+    "broken",
+    "unjudged",
+    "too early",
 ]
 
 NEARLY_ALL = 0.95  # accuracy above which there is hardly any gain to have
@@ -48,8 +58,8 @@ UNSTABLE = (
 )  # fmt: skip
 # Why nothing is learned, if it is not.
 REASONS_FOR_FLAT = (
-    "nothing_learned", "reward_constant", "no_signal", "most_truncated", "duplicates",
-    "reward_saturated", "held_out_flat", "clip_never",
+    "teacher_too_far", "nothing_learned", "reward_constant", "no_signal", "most_truncated",
+    "duplicates", "reward_saturated", "held_out_flat", "clip_never",
 )  # fmt: skip
 
 
@@ -136,19 +146,18 @@ class Evidence:
         *,
         judge: Judge,
         step: int,
-        active: bool,
-        error: str,
-        alerts: Mapping[str, str],
+        **known: Any,
     ) -> "Evidence":
-        """The evidence on a run, from those of `HEALTH_METRICS` and the judge's that it has."""
+        """The evidence on a run, from those of `HEALTH_METRICS` and the judge's that it has.
+
+        Other fields are `known`.
+        """
         rewarded = [*points.get(judge.metric, ())]
         training, lately = changes_in_training(rewarded, step)
         sampled, greedy = (_evaluations_of(key, settings, points) for key in ACCURACY)
         return cls(
+            **known,
             step=step,
-            active=active,
-            error=error,
-            alerts=alerts,
             held_out=sampled or greedy,
             greedy=greedy if sampled else (),
             judge=judge,
@@ -250,8 +259,8 @@ def _fallen(run: Evidence) -> Health | None:
         falls = [f"Held-out accuracy fell {_percent(run.held_out[0], run.held_out[-1])}"]
     elif not falls and (change := run.collapsed) is not None:
         falls = [
-            f"Right answers in training fell from {change.before:.0%} in the first step to "
-            f"{change.after:.0%} in the steps since {max(2, run.step - LATEST + 1)}"
+            f"Right answers in training fell from {percent(change.before)} in the first step to "
+            f"{percent(change.after)} in the steps since {max(2, run.step - LATEST + 1)}"
         ]
     elif not falls and len(run.held_out) < 2 and run.training and run.training.fell(LIKELY):
         falls = [f"Right answers in training fell {_tens(run, run.training)}"]
@@ -286,7 +295,7 @@ def _learned(run: Evidence) -> Health:
     text = f"Held-out accuracy went {_percent(first, last)}, which chance alone can explain."
     text = " ".join([text, *(f"{fall}." for fall in run.falls)])
     if first.accuracy >= NEARLY_ALL:
-        text = f"{first.accuracy:.0%} of the held-out answers were right before training."
+        text = f"{percent(first.accuracy)} of the held-out answers were right before training."
     return Health(label="flat", reason=_with_cause(run, text))
 
 
@@ -313,16 +322,16 @@ def _rose(run: Evidence, text: str, measured: str = "") -> Health:
     if run.falls:
         best = run.falls[0].best
         ends = (
-            f"but was {best.accuracy:.0%} at step {best.step}, a fall that chance does not explain"
+            f", but was {percent(best.accuracy)} at step {best.step}, a fall that chance does not "
+            "explain"
         )
-        return Health(
-            label="learned", reason=_with_cause(run, f"{text}, {ends}. {measured}".strip())
-        )
-    ends = _flat_since(run)
+    else:
+        ends = _flat_since(run)
     if not ends:
         reason = f"{text}, which chance does not explain. {measured}"
         return Health(label="learning", reason=reason.strip())
-    return Health(label="learned", reason=_with_cause(run, f"{text}{ends}. {measured}".strip()))
+    label: Label = "slowing" if run.active else "learned"
+    return Health(label=label, reason=_with_cause(run, f"{text}{ends}. {measured}".strip()))
 
 
 def _flat_since(run: Evidence) -> str:
@@ -334,24 +343,49 @@ def _flat_since(run: Evidence) -> str:
     half = run.step // 2
     if run.step < 2 * SPAN:
         return ""
-    if run.lately is not None and run.lately.rose(LIKELY) and "held_out_flat" not in run.alerts:
+    if _gains(run) and "held_out_flat" not in run.alerts:
         return ""
     if len(run.held_out) < 3:
         if run.lately is None:
             return ""
-        before, after = run.lately.before, run.lately.after
+        period = f"in the second half of the steps{' so far' if run.active else ''}"
         if len(run.held_out) < 2:
-            return f", but no further since the middle of the run ({before:.0%})"
+            return _little(run.lately, period)
         return (
-            "; since the middle of the run, right answers in training went from "
-            f"{before:.0%} to {after:.0%}, which chance alone can explain"
+            f"; {period}, right answers in training went {run.lately.in_percent}, which chance "
+            "alone can explain"
         )
-    since = next(
-        earlier.step
+    index, since = next(
+        (index, earlier)
         for index, earlier in enumerate(run.held_out, 1)
         if not earlier.change(_together(run.held_out[index:] or [earlier])).rose(LIKELY)
     )
-    return f", but no further since step {since}" if since <= half else ""
+    if since.step > half:
+        return ""
+    on_average = " on average" if len(run.held_out) > index + 1 else ""
+    later = since.change(_together(run.held_out[index:] or [since]))
+    return _little(later, f"since step {since.step}", on_average)
+
+
+def _gains(run: Evidence) -> bool:
+    """Whether right answers in training became more in the second half of the steps.
+
+    Of a run that goes on there may be too few steps to tell: it still gains if it does so at half
+    the pace of the first half.
+    """
+    if run.lately is None or run.lately.rose(LIKELY):
+        return run.lately is not None
+    if not run.active or run.training is None:
+        return False
+    earlier = run.training.size - run.lately.size
+    return run.lately.size > max(earlier, 0.0) / 2
+
+
+def _little(change: MetricChange, period: str, on_average: str = "") -> str:
+    """That a share rose no more than by chance, or not at all, as the end of a sentence."""
+    if change.size <= 0:
+        return f", but no further {period}"
+    return f", but {period} only {change.in_percent}{on_average}, which chance alone can explain"
 
 
 def _together(evaluations: Sequence[Evaluation]) -> Evaluation:
@@ -377,15 +411,15 @@ def _too_early(run: Evidence) -> Health:
 
 def _percent(before: Evaluation, after: Evaluation) -> str:
     return (
-        f"from {before.accuracy:.0%} at step {before.step} to {after.accuracy:.0%} at step "
-        f"{after.step}"
+        f"from {percent(before.accuracy)} at step {before.step} to {percent(after.accuracy)} at "
+        f"step {after.step}"
     )
 
 
 def _tens(run: Evidence, change: MetricChange) -> str:
     end = run.step - run.step % SPAN
     return (
-        f"from {change.before:.0%} in steps 1 to {SPAN} to {change.after:.0%} in steps "
+        f"from {percent(change.before)} in steps 1 to {SPAN} to {percent(change.after)} in steps "
         f"{end - SPAN + 1} to {end}"
     )
 

@@ -196,6 +196,18 @@ def tokens(
     )
 
 
+def spans_of(parts: Iterable[tuple[bool, int, int, str]]) -> list[Span]:
+    """Spans in their order: whether the model wrote each, its tokens, characters and name."""
+    spans: list[Span] = []
+    start, turn = 0, -1
+    for by_model, length, chars, name in parts:
+        turn += by_model
+        kind: typing.Literal["model", "environment"] = "model" if by_model else "environment"
+        spans.append(Span(start=start, length=length, kind=kind, turn=turn, chars=chars, name=name))
+        start += length
+    return spans
+
+
 def rollout(
     text: str,
     *,
@@ -347,6 +359,16 @@ def problem(
         samples=count,
         correct=right,
         rewards=_metrics("rewards", rewards),
+    )
+
+
+def problem_of(group: ev.Group, correct: int | None = None) -> ev.EvaluationSample:
+    """A held-out problem, by the answers to it."""
+    return problem(
+        group.example_key,
+        samples=len(group.rollouts),
+        correct=correct,
+        rewards=_means(group.rollouts),
     )
 
 
@@ -729,11 +751,7 @@ def computed_metrics(groups: Sequence[ev.Group]) -> dict[str, float]:
     metrics = {"reward": statistics.fmean(totals)} if totals else {}
     if len(totals) > 1:
         metrics["reward_std"] = statistics.stdev(totals)
-    scores: dict[str, list[float]] = {}
-    for score in (score for answer in answers for score in answer.rewards):
-        if score.value is not None:
-            scores.setdefault(score.name, []).append(score.value)
-    metrics |= {f"rewards/{name}/mean": statistics.fmean(of) for name, of in scores.items()}
+    metrics |= {f"rewards/{name}/mean": mean for name, mean in _means(answers).items()}
     alike = [item.reward_std == 0 for item in groups if item.reward_std is not None]
     if alike:
         metrics["frac_reward_zero_std"] = statistics.fmean(alike)
@@ -749,6 +767,15 @@ def computed_metrics(groups: Sequence[ev.Group]) -> dict[str, float]:
         cut = [answer.finish in ev.CUT for answer in answers]
         metrics["completions/clipped_ratio"] = statistics.fmean(cut)
     return metrics
+
+
+def _means(answers: Iterable[ev.Rollout]) -> dict[str, float]:
+    """The mean score of each reward function."""
+    scores: dict[str, list[float]] = {}
+    for score in (score for answer in answers for score in answer.rewards):
+        if score.value is not None:
+            scores.setdefault(score.name, []).append(score.value)
+    return {name: statistics.fmean(values) for name, values in scores.items()}
 
 
 def _evaluated(rows: Sequence[ev.EvaluationSample]) -> dict[str, float]:

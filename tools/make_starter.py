@@ -372,14 +372,15 @@ def main() -> None:
     if chosen.sheet:
         write_data_sheet(
             chosen.sheet,
-            config=json.loads((chosen.out / "config.json").read_text()),
-            weights=chosen.out / "model.safetensors",
+            chosen.out,
+            sampled,
+            greedy,
             parameters=parameters_of(model),
-            targets=(ACCURACY, FORMAT, TOLERANCE),
-            sampled=sampled,
-            greedy=greedy,
+            accuracy=ACCURACY,
+            format=FORMAT,
+            tolerance=TOLERANCE,
             samples=SAMPLES,
-            log=log,
+            log="\n    ".join(log),
             seed=chosen.seed,
             seconds=seconds,
         )

@@ -1,7 +1,7 @@
 """The data sheet of the embedded starter: contents, training, accuracy."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import json
 from pathlib import Path
 from typing import Any
 
@@ -79,21 +79,13 @@ Examples, sampled:
 """
 
 
-def write_data_sheet(
-    path: Path,
-    *,
-    config: Mapping[str, Any],
-    weights: Path,
-    parameters: int,
-    targets: tuple[float, float, float],
-    sampled: Any,
-    greedy: Any,
-    samples: int,
-    log: Sequence[str],
-    seed: int,
-    seconds: float,
-) -> None:
-    accuracy, format_, tolerance = targets
+def write_data_sheet(path: Path, model: Path, sampled: Any, greedy: Any, **numbers: Any) -> None:
+    """Write the sheet of the model in a folder; `numbers` are those that the text has as they are.
+
+    `sampled` and `greedy` are the answers to the held-out problems.
+    """
+    config = json.loads((model / "config.json").read_text())
+    weights = (model / "model.safetensors").read_bytes()
     held_out = mixed(tuple(SYMBOLS), "held_out")
     purpose = {"making": "teaching this model", "train": "GRPO", "held_out": "evaluation"}
     splits = [
@@ -108,25 +100,18 @@ def write_data_sheet(
         for wording, pupil in zip(WORDINGS, PUPILS, strict=True)
     ]
     text = TEXT.format(
-        seed=seed,
-        seconds=seconds,
-        parameters=parameters,
+        **numbers,
         vocabulary=config["vocab_size"],
         shape=f"{config['num_hidden_layers']} layers, width {config['hidden_size']}, "
         f"{config['num_attention_heads']} heads",
-        megabytes=weights.stat().st_size / 1e6,
-        digest=hashlib.sha256(weights.read_bytes()).hexdigest(),
+        megabytes=len(weights) / 1e6,
+        digest=hashlib.sha256(weights).hexdigest(),
         splits="\n".join(splits),
         check=f"{CHECK.start} to {CHECK.stop - 1}",
         train=f"{len(mixed(tuple(SYMBOLS), 'train')):,}",
         held_out=f"{len(held_out):,}",
         pupils="\n".join(pupils),
-        tolerance=tolerance,
-        accuracy=accuracy,
-        format=format_,
-        log="\n    ".join(log),
         count=f"{len(held_out):,}",
-        samples=samples,
         results="\n".join(_results(sampled, greedy)),
         examples="\n    ".join(
             _example(*pair) for pair in zip(sampled.problems[:10], sampled.texts[:10], strict=True)

@@ -6,6 +6,7 @@ stay as they are. Code comes along only if that is asked for.
 """
 
 import json
+import shutil
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -134,8 +135,7 @@ def _add(bundle: zipfile.ZipFile, name: str, content: str | bytes) -> None:
 
 def _add_file(bundle: zipfile.ZipFile, name: str, file: Path) -> None:
     with file.open("rb") as source, bundle.open(_info(name), "w", force_zip64=True) as target:
-        while piece := source.read(1 << 20):
-            target.write(piece)
+        shutil.copyfileobj(source, target, 1 << 20)
 
 
 def _info(name: str) -> zipfile.ZipInfo:

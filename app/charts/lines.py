@@ -53,7 +53,7 @@ def curve_of(
     reader: "StoreReader", runs: Runs, key: str, smoothing: float = SMOOTHING
 ) -> Curve | None:
     """The curve of a metric; None if none of the runs has a number of it."""
-    all_series = [_series(reader, run, key, smoothing) for run in runs]
+    all_series = [series_of(reader, run, key, smoothing) for run in runs]
     present = [series for series in all_series if series.count]
     if not present:
         return None
@@ -61,10 +61,11 @@ def curve_of(
         columns = band([_trace(s, s.line) for s in present], natural_range(key)).columns
         recorded = band([_trace(s, s.values) for s in present]).columns
         return Curve.of_band(columns, [item.end for item in recorded])
-    return with_ends(key, present[0], lambda end: _series(reader, runs[0], end, 0.0))
+    return with_ends(key, present[0], lambda end: series_of(reader, runs[0], end, 0.0))
 
 
-def _series(reader: "StoreReader", run: RunSummary, key: str, smoothing: float) -> Series:
+def series_of(reader: "StoreReader", run: RunSummary, key: str, smoothing: float) -> Series:
+    """A metric of a stored run."""
     stored = reader.metric_series(run.key, key)
     return Series.of(key, stored.steps, stored.values, smoothing)
 

@@ -129,15 +129,18 @@ class Series:
 
     def line_at(self, step: int) -> tuple[float, int]:
         """The curve's last number up to a step, and the step that it is of."""
-        before = reversed(range(bisect_right(self.steps, step)))
-        index = next((i for i in before if math.isfinite(self.line[i])), None)
+        index = _last_index(self.line, bisect_right(self.steps, step))
         return (math.nan, step) if index is None else (self.line[index], self.steps[index])
 
     def at(self, positions: Sequence[float], x: float) -> tuple[float | None, int | None]:
         """The last number up to a position on the axis, and its step."""
-        before = reversed(range(bisect_right(positions, x)))
-        index = next((i for i in before if math.isfinite(self.values[i])), None)
+        index = _last_index(self.values, bisect_right(positions, x))
         return (None, None) if index is None else (self.values[index], self.steps[index])
+
+
+def _last_index(values: Sequence[float], end: int) -> int | None:
+    """Where the last number before an index is."""
+    return next((i for i in reversed(range(end)) if math.isfinite(values[i])), None)
 
 
 def _last_finite(values: Sequence[float]) -> float:

@@ -6,10 +6,12 @@ Everything runs on the reader thread.
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from grpo_engine.frozen import frozen
 from grpo_engine.metrics import natural_range
+from grpo_tui.app.charts.lines import series_of
 from grpo_tui.app.charts.series import Series, Trace, band, cut, positions
 from grpo_tui.experiments.compare.runs import AMOUNTS
 from grpo_tui.experiments.values import RunSummary
@@ -79,10 +81,7 @@ class CurveLoader:
         return Charts(wide=request.wide, span=span, charts=charts)
 
     def _series(self, reader: "StoreReader", run: RunSummary, key: str, smoothing: float) -> Series:
-        def read() -> Series:
-            stored = reader.metric_series(run.key, key)
-            return Series.of(key, stored.steps, stored.values, smoothing)
-
+        read = partial(series_of, reader, run, key, smoothing)
         series: Series = self._read(run, f"{key} {smoothing}", read)
         return series
 

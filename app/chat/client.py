@@ -14,7 +14,6 @@ from grpo_engine.evaluation.target import of_run
 from grpo_engine.frozen import frozen
 from grpo_engine.sandbox.client import Sandbox, ServiceCall
 from grpo_tui.experiments.processes import environment
-from grpo_tui.experiments.reader import check_trainer
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
@@ -54,8 +53,7 @@ class Pair:
 
 def pair_of(reader: "StoreReader", ref: str, step: int | None) -> Pair:
     """The best or the given checkpoint of a run, and the model it began with."""
-    detail = reader.run(reader.resolve(ref).key)
-    check_trainer(detail.summary.title, detail.config, "load")
+    detail = reader.trained(ref, "load")
     target = of_run(Path(detail.folder), {}, step)
     model = consent.build(detail.config, f"run {detail.summary.name}").model
     before = target.config.model_copy(update={"model": model})

@@ -1,7 +1,7 @@
 """Plain sentences about the current step, with its real numbers."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from grpo_engine.alerts.change import LIKELY, SPAN, MetricChange, change_of
 from grpo_engine.events import Group
@@ -29,8 +29,13 @@ ENDINGS = {
     "lost": "The process of this run is gone",
     "imported": "The import ended",
 }
+LEAST_PART = 0.1  # of the loss, for its KL penalty to be named
 CANCELLED = 0.01  # sum of a group's advantages, as a share of their sizes
 CANCEL = "pushes up and down cancel"
+NO_GRADE = "says nothing of how good the answers are"
+NOT_HACKED = "No reward hacking seen"
+# Weights under which the KL term is near beta times the metric, which is a mean over tokens.
+MEANS = ("per_token", "per_sequence", "per_completion")
 
 
 def narrate(snapshot: Snapshot, focus: int = 0) -> tuple[str, ...]:
@@ -48,9 +53,10 @@ def narrate(snapshot: Snapshot, focus: int = 0) -> tuple[str, ...]:
     last = _last_step(snapshot)
     if snapshot.status in ENDINGS:
         head, *changes = _ended(snapshot)
+        loss = [text for text in (loss_meaning(snapshot),) if text and text not in last]
         if snapshot.status == "completed":  # as the line of phases says
-            return *changes[:1], *last, head, *changes[1:]
-        return head, *changes[:1], *last, *changes[1:]
+            return *changes[:1], *last, head, *changes[1:], *loss
+        return head, *changes[:1], *last, *changes[1:], *loss
     waiting = _waiting(snapshot)
     if waiting:
         return waiting, *last
@@ -64,17 +70,40 @@ def narrate(snapshot: Snapshot, focus: int = 0) -> tuple[str, ...]:
 
 def _last_step(snapshot: Snapshot) -> list[str]:
     """Sentences on reward hacking, the loss and truncation; those of an alert come first."""
-    sentences, loss = [_hacking(snapshot)], _value(snapshot, "loss")
-    if loss is not None and (reason := _loss_note(snapshot, loss)):
-        sentences.append(f"Loss {short(loss)}{reason}.")
-    sentences.append(_truncating(snapshot))
+    sentences = (hacking(snapshot), loss_near_zero(snapshot), _truncating(snapshot))
     return sorted(filter(None, sentences), key=lambda text: not text.startswith("▲"))
 
 
-def _value(snapshot: Snapshot, key: str) -> float | None:
-    """A smoothed metric; the recorded one of an earlier step, which has no curves."""
-    curve = snapshot.series.get(key)
-    return curve.value if curve is not None else snapshot.metrics.get(key)
+def loss_near_zero(snapshot: Snapshot) -> str:
+    """The recorded loss of the last step, and why it is near 0 or that it is not.
+
+    Empty if that is not known. The smoothed loss may have another sign than the step whose groups
+    explain it.
+    """
+    loss = snapshot.metrics.get("loss", math.nan)
+    reason = _loss_note(snapshot, loss) if math.isfinite(loss) else ""
+    return f"{_loss_of(snapshot)}{reason}." if reason else ""
+
+
+def loss_meaning(snapshot: Snapshot) -> str:
+    """Why the loss is near 0; of another one, what it does not mean."""
+    loss, sentence = snapshot.metrics.get("loss"), loss_near_zero(snapshot)
+    explained = sentence and loss is not None and abs(loss) < NOT_NEAR
+    if loss is None or explained or not snapshot.metrics.get("grad_norm"):
+        return sentence
+    return f"{_loss_of(snapshot)} {NO_GRADE}{_grade(snapshot)}."
+
+
+def _loss_of(snapshot: Snapshot) -> str:
+    return f"Loss {short(snapshot.metrics['loss'])} at step {snapshot.step}"
+
+
+def _grade(snapshot: Snapshot) -> str:
+    """What tells how good the answers are, where that can be said."""
+    if hacking(snapshot).startswith(NOT_HACKED):
+        return "; the reward does"
+    measured = "eval/accuracy" in snapshot.series and not snapshot.evidence.judge.shared
+    return "; held-out accuracy does" if measured else ""
 
 
 def _truncating(snapshot: Snapshot) -> str:
@@ -92,35 +121,37 @@ def _truncating(snapshot: Snapshot) -> str:
     return f"{'▲ ' if alarm else ''}{period}: {cuts}."
 
 
-def _kl_in_loss(snapshot: Snapshot) -> float | None:
-    """The KL term of the loss; None without one, or where the metrics do not give it."""
+def _kl_in_loss(snapshot: Snapshot) -> tuple[float | None, str]:
+    """The KL term of the last step's loss, and its text; None where the metrics do not give it."""
     # The first screen is drawn without pydantic.
     from grpo_engine.config.settings import AlgorithmConfig
 
-    chosen, kl = snapshot.head.config.get("algorithm"), _value(snapshot, "kl")
+    chosen, kl = snapshot.head.config.get("algorithm"), snapshot.metrics.get("kl")
     if kl is None or not chosen:
-        return None
+        return None, ""
     try:
         resolved = AlgorithmConfig.model_validate(chosen).resolved()
     except ValueError:  # settings of another version
-        return None
-    # The metric is the mean of this anchor over all tokens; other weights give another mean, and
+        return None, ""
+    # The metric is the mean of this anchor over all tokens; a mean over answers is near it, and
     # the loss of several minibatches is the mean of their means.
     anchor = resolved.anchor, resolved.anchor_level, resolved.anchor_place
+    if not resolved.beta or anchor != ("k3", "token", "loss") or resolved.weight not in MEANS:
+        return None, ""
     is_mean = resolved.weight == "per_token" and resolved.minibatches == 1
-    if not resolved.beta or anchor != ("k3", "token", "loss") or not is_mean:
-        return None
-    return float(resolved.beta * kl)
+    term = float(resolved.beta * kl)
+    return term, f"{'' if is_mean else 'about '}{short(term)}"
 
 
 def _loss_note(snapshot: Snapshot, loss: float) -> str:
     """Explain a loss that is near 0 or mostly KL; empty if the advantages do not explain it."""
-    kl = _kl_in_loss(snapshot)
-    part = f" (KL penalty {short(kl)})" if kl is not None else ""
+    kl, size = _kl_in_loss(snapshot)
+    is_part = kl is not None and kl >= abs(loss) * LEAST_PART
+    part = f" (KL penalty {size})" if is_part else ""
     if abs(loss) >= NOT_NEAR:
         return f"{part} is not near 0"
     pushes = [
-        [item.advantage for item in group.rollouts if item.advantage] for group in snapshot.trained
+        [item.advantage for item in group.rollouts if item.advantage] for group in snapshot.updated
     ]
     if not any(pushes):
         return f"{part}: no answer was pushed" if pushes else ""
@@ -132,25 +163,24 @@ def _loss_note(snapshot: Snapshot, loss: float) -> str:
     if not (cancel or most_idle) or not snapshot.metrics.get("grad_norm"):
         return ""
     if cancel and kl is not None and loss / 2 <= kl <= loss:
-        return f" is mostly the KL penalty ({short(kl)})"
+        return f" is mostly the KL penalty ({size}); {CANCEL}"
     if abs(loss) >= NEAR_ZERO:
         return ""
     reasons = []
     if len(pushed) < len(pushes):
         idle = f"{len(pushes) - len(pushed)} of {count_of(len(pushes), 'prompt')}"
-        reasons.append(f"{idle} of step {snapshot.trained_step} had no push")
+        reasons.append(f"{idle} had no push")
     if cancel:
         reasons.append(f"in the others {CANCEL}" if reasons else CANCEL)
     return f"{part} is near 0: {', '.join(reasons)}"
 
 
-def _hacking(snapshot: Snapshot) -> str:
+def hacking(snapshot: Snapshot) -> str:
     """Whether reward rises without right answers, or why that is not known; empty without rewards.
 
     Judged by the reward function that tells right answers, else by held-out accuracy.
     """
-    hacking = (alert for alert in snapshot.alerts if alert.rule == "format_hacking")
-    alert = next(hacking, None)
+    alert = next((alert for alert in snapshot.alerts if alert.rule == "format_hacking"), None)
     if alert is not None:
         if alert in (*snapshot.open_alerts, *snapshot.muted_alerts):
             return "▲ Reward hacking is likely: see the alert."
@@ -173,7 +203,7 @@ def _hacking(snapshot: Snapshot) -> str:
     if not right:
         return _held_out(snapshot)
     curve = curves[right]  # the numbers are those in the legend of the curve
-    return f"No reward hacking seen: {right} {short(curve.start)} → {short(curve.value)}."
+    return f"{NOT_HACKED}: {right} {short(curve.start)} → {short(curve.value)}."
 
 
 def _fallen(snapshot: Snapshot) -> str:
@@ -213,8 +243,14 @@ def _held_out(snapshot: Snapshot) -> str:
     """Whether held-out accuracy, which is of no reward, rose as the reward did."""
     measured = snapshot.evidence.held_out
     if len(measured) < 2:
-        if snapshot.active:
+        if snapshot.active and snapshot.step < 2 * SPAN:
             return _too_early(snapshot)
+        if snapshot.active:
+            again = " again" * bool(measured)
+            return (
+                "Reward hacking cannot be judged before held-out accuracy is measured"
+                f"{again} (evaluation.every)."
+            )
         return "Reward hacking cannot be judged: held-out accuracy was not measured again."
     first, last = measured[0], measured[-1]
     change, reward = first.change(last), snapshot.series["reward"]
@@ -224,7 +260,7 @@ def _held_out(snapshot: Snapshot) -> str:
     if rose and not change.rose(LIKELY) and first.accuracy < NEARLY_ALL:
         ends = f"{short(reward.start)} → {short(reward.value)}"
         return f"Reward hacking is possible: reward {ends}, {text}."
-    return f"No reward hacking seen: {text}."
+    return f"{NOT_HACKED}: {text}."
 
 
 def steps_of(alert: AlertView) -> str:
@@ -343,19 +379,38 @@ def _group(group: Group) -> str:
         if group.origin == "train" and not group.no_signal:
             return f"{head}: its advantages were not recorded."
         return f"{head}: not used for training."
-    up = sorted({signed(push) for push in pushes if push > 0}, reverse=True)
-    down = sorted({short(push) for push in pushes if push < 0})
-    count_up = sum(push > 0 for push in pushes)
-    if not up and not down:
+    if not any(pushes):
         reason = group.no_signal or "all answers scored the same"
         if reason == "all wrong" and group.reward_mean:
             reason += f", and each scored {short(group.reward_mean)}"
         return f"{head}: {reason}, so none is pushed."
-    above = f"{count_up} of {len(pushes)} did better"
-    return f"{head}: {above} and {'is' if count_up == 1 else 'are'} pushed up ({_listed(up)}), the rest down ({_listed(down)})."  # noqa: E501
+    return f"{head}: {_pushed(pushes)}."
 
 
-def _listed(values: list[str]) -> str:
-    if not values:
-        return "0"
+def _pushed(pushes: Sequence[float]) -> str:
+    """How many answers are pushed up, how many down, and how many have an advantage of 0."""
+    up, down = ([push for push in pushes if sign * push > 0] for sign in (1, -1))
+    still = len(pushes) - len(up) - len(down)
+    parts = []
+    if up:
+        better = f"{len(up)} of {len(pushes)} did better and {_are(len(up))}"
+        parts.append(f"{better} pushed up ({_listed(up)})")
+    if down and up:
+        rest = f"{len(down)} {_are(len(down))} pushed" if still else "the rest"
+        parts.append(f"{rest} down ({_listed(down)})")
+    elif down:
+        worse = f"{len(down)} of {len(pushes)} did worse and {_are(len(down))}"
+        parts.append(f"{worse} pushed down ({_listed(down)})")
+    if still:
+        parts.append(f"{still} {_are(still)} not pushed")
+    return ", ".join(parts)
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+def _listed(pushes: Sequence[float]) -> str:
+    """The pushes of one direction, the largest first."""
+    values = [*dict.fromkeys(map(signed, sorted(pushes, key=abs, reverse=True)))]
     return ", ".join(values) if len(values) <= 2 else f"{values[0]} to {values[-1]}"

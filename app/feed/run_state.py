@@ -44,13 +44,14 @@ class RunState:
         self._current = 0  # the step that is being worked on
         self._values: dict[str, Any] = {"status": "loading", "step": 0}
         self._dirty = True
+        self._judged: Evidence | None = None  # by all events so far; progress changes nothing of it
         self._snapshot = Snapshot()
 
     # -- input ------------------------------------------------------------------------------
 
     def apply(self, event: ev.Event, at: float | None = None) -> None:
         """Apply one recorded event."""
-        self._dirty = True
+        self._dirty, self._judged = True, None
         if text := sentence(event):
             self._log.append(LogLine(at=at, step=event.step, severity=severity(event), text=text))
         values = self._values
@@ -68,7 +69,7 @@ class RunState:
             case ev.StepFinished():
                 self._finish_step(event)
             case ev.StepSkipped():
-                values["step"] = event.step
+                values.update(step=event.step, metrics={}, updated=())
             case ev.AlertRaised():
                 self._raise_alert(event, at)
             case ev.AlertEnded() if old := self._alerts.get(event.rule):
@@ -105,12 +106,12 @@ class RunState:
         if board is not None and board is not self._board:
             self._board, self._dirty = board, True
         if head is not None and head is not self._named:
-            self._named, self._dirty = head, True
+            self._named, self._dirty, self._judged = head, True, None
         if muted != self._muted:
-            self._muted, self._dirty = muted, True
+            self._muted, self._dirty, self._judged = muted, True, None
         if status not in (None, self._values["status"]):
             self._values.update(status=status, checkpoint=checkpoint)
-            self._dirty = True
+            self._dirty, self._judged = True, None
 
     def ask(self, verb: Request) -> None:
         """Show a person's request at once; a pause that is withdrawn gets no reply."""
@@ -158,11 +159,13 @@ class RunState:
         live = board.tokens_per_second if board.phase in ("generate", "evaluate") else 0.0
         speed = series["tokens_per_second"].value if "tokens_per_second" in series else 0.0
         alerts = self._sorted_alerts()
-        evidence = self._evidence(head, series, alerts)
+        evidence = self._judged or self._evidence(head, series, alerts)
+        healthy = self._snapshot.health if self._judged else health(evidence)
+        self._judged = evidence
         return Snapshot(
             head=head,
             evidence=evidence,
-            health=health(evidence),
+            health=healthy,
             board=board,
             current_step=self._current if values["status"] not in ENDED else step,
             step_seconds=seconds,
@@ -271,6 +274,7 @@ class RunState:
             if self._group_step > event.step:
                 self._groups.clear()  # the step is sampled again
                 self._trained = (0, ())
+                self._values.update(metrics={}, updated=())
         status: Status = "running" if trainer_of(config) else "loading"  # its model is loaded
         self._values.update(status=status, step=event.step, requested="", failure=None)
 
@@ -295,6 +299,7 @@ class RunState:
             status="paused" if values["status"] == "paused" else "running",
             step=event.step,
             metrics=metrics,
+            updated=self._trained[1] if self._trained[0] == event.step else (),
             elapsed=event.elapsed,
         )
         if "frac_reward_zero_std" in metrics:

@@ -72,6 +72,7 @@ class Snapshot:
     groups_step: int = 0
     trained: tuple[ev.Group, ...] = ()  # the latest with scores and advantages
     trained_step: int = 0
+    updated: tuple[ev.Group, ...] = ()  # those of `step`, which its metrics are of
     signal: tuple[tuple[int, float], ...] = ()  # share of groups with signal, by step
     alerts: tuple[AlertView, ...] = ()
     log: tuple[LogLine, ...] = ()

@@ -1,6 +1,5 @@
 """A server of the Tinker API: what it can, how fast it is, and whether a run could use it."""
 
-import os
 import statistics
 import time
 from collections.abc import Iterator
@@ -8,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from grpo_engine.config.parse import build
 from grpo_engine.errors import EngineError
 from grpo_engine.remote.protocol import Connection, Prompt, Sample, Service
 from grpo_tui.app.health.checks import Check
@@ -21,20 +21,13 @@ GAP: Final = 0.02  # nats, as rounding to bfloat16 makes; a run corrects for a l
 
 def checks(url: str, model: str, key_env: str, *, insecure: bool) -> list[Check]:
     """Connect, measure with an adapter that is thrown away, and say what was seen."""
-    if key_env and not os.environ.get(key_env):
-        return [Check("key", f"{key_env} is not set", f"export {key_env}", stops=True)]
-    connection = Connection(
-        url=url,
-        model=model,
-        rank=RANK,
-        seed=0,
-        key=os.environ.get(key_env, ""),
-        is_insecure=insecure,
-    )
     lines: list[Check] = []
     try:
-        from grpo_engine.remote.service import connect
+        from grpo_engine.remote.opening import connect, key_of
 
+        settings = {"url": url, "model": model, "key_env": key_env, "insecure": insecure}
+        remote = build({"remote": settings}, "this server").remote
+        connection = Connection(url=url, model=model, rank=RANK, seed=0, key=key_of(remote))
         started = time.perf_counter()
         service = connect(connection).result()
         lines.append(Check("connected", f"in {time.perf_counter() - started:.1f} s"))
@@ -86,12 +79,22 @@ def measured(service: Service) -> Iterator[Check]:
     )
     remedy = "Choose a recipe with importance correction, or `float32` on the server."
     yield Check("gap", f"{gap:.1e} nats between sampler and trainer", remedy * (gap > GAP))
+    yield _reference(service)
     times = []
     for _ in range(TRIES):
         started = time.perf_counter()
         service.logprobs([IDS]).result()
         times.append(time.perf_counter() - started)
     yield Check("latency", f"{statistics.median(times) * 1000:,.0f} ms to score {len(IDS)} tokens")
+
+
+def _reference(service: Service) -> Check:
+    """Whether a second adapter has a place; being untrained, it scores as the base model."""
+    try:
+        service.logprobs([IDS], base=True).result()
+    except EngineError as error:
+        return Check("reference", "none", f"{error} Choose a recipe with beta 0.")
+    return Check("reference", "a second adapter, for KL")
 
 
 def _sample(service: Service, seed: int) -> list[Sample]:

@@ -7,8 +7,8 @@ from grpo_engine.config.custom import Custom
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.events import UpdateTotals
 from grpo_tui.app.inspector.losses import TokenLoss, loss_mask
+from grpo_tui.app.inspector.stored import RolloutTokens, RunInfo
 from grpo_tui.app.text.numbers import MINUS, short, signed
-from grpo_tui.experiments.values import RecordedTokens
 
 # Ratios this near to 1 count as 1: float32 log-probabilities are no more precise.
 ROUNDING = 1e-5
@@ -22,21 +22,15 @@ def probability(logprob: float, digits: int = 3) -> str:
     return f"{p:.4f}"[1:] if 0.99995 > p >= 0.0995 else short(p, digits)
 
 
-def loss_texts(
-    loss: TokenLoss,
-    row: RecordedTokens,
-    token: int,
-    recipe: Recipe,
-    *,
-    max_length: int,
-    scored: bool,
-) -> dict[str, tuple[str, str]]:
+def loss_texts(answer: RolloutTokens, token: int, run: RunInfo) -> dict[str, tuple[str, str]]:
     """What the loss did with a token of an answer: labels and texts, which may be empty."""
+    loss, row, recipe = answer.losses[token], answer.row, run.recipe
+    assert row is not None
     ratios = [short(math.exp(new[token] - row.old[token]), 3) for new in row.passes]
     share = arithmetic(
-        loss, recipe, row.updates[-1], length=sum(loss_mask(row)), max_length=max_length
+        loss, recipe, row.updates[-1], length=sum(loss_mask(row)), max_length=run.max_length
     )
-    first_pass = len(row.passes) == 1
+    first_pass, scored = len(row.passes) == 1, answer.rollout.reward is not None
     return {
         "passes": ("", "" if first_pass else f"new ÷ old in each pass: {', '.join(ratios)}"),
         "why": ("why", explanation(loss, recipe, first_pass=first_pass, scored=scored)),
@@ -77,11 +71,11 @@ def _way(gradient: float) -> str:
 def gradient_sum(token: TokenLoss) -> str:
     """The gradient as `+.0076 by the advantage − .0091 by KL = −.0015`; empty if it is 0."""
     if abs(token.pull) <= ROUNDING * abs(token.push):
-        return f"{_fixed(token.push)} by the advantage" if token.push else ""
+        return f"{precise(token.push)} by the advantage" if token.push else ""
     sign = "+" if token.pull > 0 else MINUS
     return (
-        f"{_fixed(token.push)} by the advantage {sign} {_fixed(token.pull)[1:]} by KL"
-        f" = {_fixed(token.gradient)}"
+        f"{precise(token.push)} by the advantage {sign} {precise(token.pull)[1:]} by KL"
+        f" = {precise(token.gradient)}"
     )
 
 
@@ -121,13 +115,13 @@ def _pushed(token: TokenLoss, recipe: Recipe, first_pass: bool) -> str:
     if token.advantage * token.push < 0:
         return f"{text} by the ratio of its answer"
     if recipe.trust_rule.fades:
-        return f"{text} by {Path(recipe.trust).name}, gradient {_fixed(token.push)}"
+        return f"{text} by {Path(recipe.trust).name}, gradient {precise(token.push)}"
     if token.side == "high":
         return f"{judgement}, already beyond {short(token.high)}: still pushed, with capped weight"
     if abs(token.ratio - 1) < ROUNDING and first_pass:
         return f"{text}; ratio is 1 by construction"
     limit = token.high if way == "up" else token.low
-    return text + f", {way} to ratio {short(limit)}" * (1 / UNBOUNDED < limit < UNBOUNDED)
+    return text + f" until its ratio is {short(limit)}" * (1 / UNBOUNDED < limit < UNBOUNDED)
 
 
 def arithmetic(
@@ -146,7 +140,7 @@ def arithmetic(
         (recipe.value_coefficient, token.value_loss, " critic"),
     ]
     subtracted = "".join(
-        f" − {short(weight, 4)} × {_fixed(value).lstrip('+')}{name}"
+        f" − {short(weight, 4)} × {precise(value).lstrip('+')}{name}"
         for weight, value, name in penalties
         if weight and value
     )
@@ -156,13 +150,13 @@ def arithmetic(
         updated = totals.tokens if totals.updated_tokens is None else totals.updated_tokens
         bonus = f"{short(totals.entropy_bonus, 4)} × {short(token.entropy, 4)} entropy"
         text += f" + {bonus} ÷ {updated} tokens"
-    return f"{text} = {_fixed(token.contribution)}"
+    return f"{text} = {precise(token.contribution)}"
 
 
 def _objective(token: TokenLoss, recipe: Recipe) -> str:
     if not token.updated:
         return "0"
-    text = _fixed(token.objective)
+    text = precise(token.objective)
     if isinstance(recipe.trust, Custom):
         text += f" by {Path(recipe.trust).name}"
     if recipe.trust_rule.is_linear and recipe.ratio != "none" and token.advantage:
@@ -200,8 +194,12 @@ def _divisors(
     }[recipe.weight]
 
 
-def _fixed(value: float) -> str:
-    """Format with sign and four decimals, `+.0076`; smaller numbers as a power of ten."""
-    if not 0.00005 <= abs(value) < 0.99995:
-        return signed(value)
-    return ("+" if value > 0 else MINUS) + f"{abs(value):.4f}"[1:]
+def precise(value: float) -> str:
+    """Format with sign and three digits at least, so that a sum fits: `+.00756`, `−6.60e−5`."""
+    size, sign = abs(value), "+" if value > 0 else MINUS
+    if 0.00099995 <= size < 0.99995:
+        return sign + f"{size:.{max(4, 2 - math.floor(math.log10(size)))}f}"[1:]
+    if 0 < size < 0.00099995:
+        mantissa, _, exponent = f"{size:.2e}".partition("e")
+        return f"{sign}{mantissa}e{MINUS}{-int(exponent)}"
+    return signed(value, 3)

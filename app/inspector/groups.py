@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal
 
-from grpo_engine.events import CUT, Group
+from grpo_engine.events import CUT, Group, RewardValue
 from grpo_engine.rewards.right import Right
+from grpo_tui.app.text.numbers import short
 from grpo_tui.experiments.values import GroupView, RolloutView
 
-Order = Literal["prompt", "surprise", "reward", "worst", "length", "kl", "clip"]
+Order = Literal["prompt", "surprise", "reward", "worst", "failing", "length", "kl", "clip"]
 BY_ONE_ROLLOUT = ("surprise", "reward")  # ordered by the furthest rollout of a group
+LOWEST_FIRST = ("worst", "failing")
 
 WORDS = re.compile(r"\s+|\w+|[^\w\s]")
 LINES = re.compile(r".*\n|.+")
@@ -28,38 +30,58 @@ ENDINGS = {
 
 
 def ordered(groups: Sequence[GroupView], by: Order, rule: str = "") -> tuple[GroupView, ...]:
-    """The groups of a step by descending measure; those without one come last.
+    """The groups of a step by their measure; those without one come last.
 
-    Of equally bad ones those with more wrong answers come first, by the rule for right answers. Of
-    equal ones those come first whose rewards differ: the others teach nothing.
+    Of equally bad ones those with more wrong answers come first, by the rule for right answers, of
+    those that fail as often the lowest rewards. Of equal ones those come first whose rewards
+    differ: the others teach nothing.
     """
 
     def position(group: GroupView) -> tuple[float, float, bool]:
-        measure = measure_of(group, by)
+        measure, second = measure_of(group, by, rule), 0.0
+        if by == "worst" and group.rollouts:
+            second = fmean(_rightness(item, rule) for item in group.rollouts)
+        elif by == "failing" and group.reward_mean is not None:
+            second = group.reward_mean
         if measure is None:
-            return math.inf, 0.0, False
-        right = fmean(_rightness(item, rule) for item in group.rollouts) if by == "worst" else 0.0
-        return -measure, right, not group.reward_std
+            return math.inf, second, False
+        return measure if by in LOWEST_FIRST else -measure, second, not group.reward_std
 
     return tuple(sorted(groups, key=position))
 
 
-def measure_of(group: GroupView, by: Order) -> float | None:
+def measure_of(group: GroupView, by: Order, rule: str = "") -> float | None:
     """What groups are ordered by; None if it is not known."""
+    if by == "failing":
+        right, judged = right_count(group, rule)
+        return right / judged if judged else None
     values = _measures(group, by).values()
     if not values:
         return None
+    if by == "worst":
+        return min(values)
     return max(values) if by in BY_ONE_ROLLOUT else fmean(values)
 
 
 def furthest(group: GroupView, by: Order, rule: str = "") -> int:
-    """The position of the rollout with the largest measure; of equally bad ones of a wrong one."""
+    """The position of the rollout with the largest measure, or of the worst one.
+
+    Of equally bad ones it is a wrong one.
+    """
     values = _measures(group, by)
 
     def position(index: int) -> tuple[float, float]:
-        return values[index], -_rightness(group.rollouts[index], rule) if by == "worst" else 0.0
+        if by in LOWEST_FIRST:
+            return -values[index], -_rightness(group.rollouts[index], rule)
+        return values[index], 0.0
 
     return max(values, key=position, default=0)
+
+
+def right_count(group: GroupView, rule: str) -> tuple[int, int]:
+    """How many answers of a group are right, of how many that a score judges."""
+    judged = [right for item in group.rollouts if (right := is_right(item, rule)) is not None]
+    return sum(judged), len(judged)
 
 
 def is_right(rollout: RolloutView, rule: str) -> bool | None:
@@ -81,13 +103,13 @@ def _measures(group: GroupView, by: Order) -> dict[int, float]:
     """The measure of each rollout that has one, by position; none in the order of the prompts."""
     names = {
         "surprise": "advantage",
-        "worst": "reward",
+        **dict.fromkeys(LOWEST_FIRST, "reward"),
         "length": "tokens",
         "clip": "clip_fraction",
     }
     values = [getattr(rollout, names.get(by, by), None) for rollout in group.rollouts]
     return {
-        index: abs(value) if by == "surprise" else -value if by == "worst" else value
+        index: abs(value) if by == "surprise" else value
         for index, value in enumerate(values)
         if value is not None
     }
@@ -144,6 +166,11 @@ def letter(index: int) -> str:
     """A rollout's label in its group: a to z, then a1, b1 …"""
     round_, position = divmod(index, 26)
     return chr(ord("a") + position) + (str(round_) if round_ else "")
+
+
+def score(reward: RewardValue) -> str:
+    """What a reward function gave an answer."""
+    return "failed" if reward.failed else "n/a" if reward.value is None else short(reward.value)
 
 
 def balance(group: GroupView) -> str:

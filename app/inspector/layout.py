@@ -32,11 +32,15 @@ def lay_out(tokens: Sequence[str], width: int, first: int = 0) -> tuple[Line, ..
     """
     lines: list[list[Piece]] = [[]]
     left, start = width, 0
-    tags = deque(UNDIVIDED.finditer("".join(tokens)))
+    whole = "".join(tokens)
+    tags = deque(UNDIVIDED.finditer(whole))
+    # an empty token at the end stands behind the last word, and not alone in a line
+    end = len(whole) if tokens and not tokens[-1] else None
     for index, text in enumerate(tokens, first):
-        needed = 0
+        needed = cell_len(safe(text)) if text and start + len(text) == end else 0
         while tags and tags[0].start() < start + len(text):
             needed = tags.popleft().end() - start
+        needed += bool(needed) and start + max(needed, len(text)) == end
         if lines[-1] and left < needed <= width and "\n" not in text:
             lines.append([])
             left = width

@@ -43,7 +43,7 @@ class RunProgress:
 
     def __init__(self, evaluations: Sequence[ev.EvaluationFinished] = ()) -> None:
         self.step = self.total = 0
-        self.phase, self.share = "start", ""
+        self.phase, self.share, self.awaited = "start", "", ""
         self.metrics: Mapping[str, float] = {}
         self.evaluations = list(evaluations)  # begins with those of earlier attempts
         self.adapter = ""
@@ -54,11 +54,13 @@ class RunProgress:
             case ev.RunStarted():
                 self.step, self.total = event.step, event.total_steps or 0
             case ev.PhaseStarted():
-                self.phase, self.share = event.phase, ""
+                self.phase, self.share, self.awaited = event.phase, "", ""
             case ev.PhaseAdvanced(done=done, total=total) if total:
                 self.share = f" {done}/{total}"
             case ev.RolloutsAdvanced(finished=done, total=total):
                 self.share = f" {done}/{total}"
+            case ev.ServerAwaited(detail=text):
+                self.awaited = text
             case ev.StepFinished():
                 self.step, self.metrics = event.step, event.metrics
             case ev.EvaluationFinished():
@@ -67,12 +69,14 @@ class RunProgress:
                 self.adapter = event.path
 
     def numbers(self) -> str:
-        """Format reward, KL, speed and remaining time."""
-        parts = [
+        """Format what is awaited of a server, reward, KL, speed and remaining time."""
+        parts = [self.awaited] * bool(self.awaited)
+        parts += [
             form.format(self.metrics[key]) for key, form in NUMBERS.items() if key in self.metrics
         ]
-        if "step_time" in self.metrics:
-            parts.append(f"{seconds(self.metrics['step_time'] * (self.total - self.step))} left")
+        left = self.total - self.step
+        if "step_time" in self.metrics and left > 0:  # what follows the last step is announced
+            parts.append(f"{seconds(self.metrics['step_time'] * left)} left")
         return "  ".join(parts)
 
 

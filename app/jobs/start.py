@@ -35,7 +35,7 @@ from grpo_tui.app.text.words import count_of
 from grpo_tui.app.trial.ready import require
 from grpo_tui.experiments.db.paths import inside_store, run_folder
 from grpo_tui.experiments.errors import StoreError
-from grpo_tui.experiments.reader import StoreReader, check_trainer
+from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder, resume_run, start_run
 from grpo_tui.experiments.starts import copy_starts
 
@@ -195,9 +195,7 @@ def folder_and_step(ref: str, store: Path) -> tuple[Path, int | None]:
     name, colon, digits = ref.rpartition(":")
     run, step = (name, int(digits)) if colon and digits.isdigit() else (ref, None)
     with StoreReader(store) as reader:
-        detail = reader.run(reader.resolve(run).key)
-        check_trainer(detail.summary.title, detail.config, "load")
-        return run_folder(store, detail.summary.id), step
+        return run_folder(store, reader.trained(run, "load").summary.id), step
 
 
 def resumed_job(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from grpo_engine.frozen import frozen
 from grpo_tui.app.inspector.dialogue import messages
 from grpo_tui.app.inspector.explain import loss_texts, probability
-from grpo_tui.app.inspector.groups import balance, letter, verdicts
+from grpo_tui.app.inspector.groups import balance, letter, score, verdicts
 from grpo_tui.app.inspector.layout import EMPTY_SIGN
 from grpo_tui.app.inspector.measures import HEAT_MODES
 from grpo_tui.app.inspector.stored import (
@@ -192,11 +192,7 @@ def _answer(
         "rewards": [
             [
                 safe(reward.name, " "),
-                "failed"
-                if reward.failed
-                else "n/a"
-                if reward.value is None
-                else short(reward.value),
+                score(reward),
                 "" if reward.weight == 1 else f"× {short(reward.weight)}",
                 "" if choice.redact else safe(clean(reward.reason), "\n"),
             ]
@@ -250,11 +246,8 @@ def _facts(completion: RolloutTokens, run: RunInfo) -> dict[str, list[str]]:
                     f"{short(loss.ratio, 3)}   bounds {short(loss.low)} to {short(loss.high)}",
                 )
             )
-            scored = completion.rollout.reward is not None
-            losses = loss_texts(
-                loss, row, token, run.recipe, max_length=run.max_length, scored=scored
-            )
-            texts += [(label or "ratios", text) for label, text in losses.values()]
+            losses = loss_texts(completion, token, run).values()
+            texts += [(label or "ratios", text) for label, text in losses]
         for label, text in texts:
             facts.setdefault(label, []).append(text)
     return {label: texts for label, texts in facts.items() if any(texts)}

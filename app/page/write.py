@@ -29,11 +29,10 @@ from grpo_tui.app.text.comparison import (
     ranking_title,
     rankings_of,
     setting_name,
-    value_text,
     verdict,
 )
 from grpo_tui.app.text.findings import Finding, audit
-from grpo_tui.app.text.numbers import short, with_unit
+from grpo_tui.app.text.numbers import short, value_text, with_unit
 from grpo_tui.app.text.safe_text import clip, safe
 from grpo_tui.app.text.table import format_value
 from grpo_tui.app.text.words import count_of, first_of
@@ -185,11 +184,10 @@ def _compared(reader: "StoreReader", runs: Sequence[RunSummary], choice: Choice)
     differing: list[dict[str, Any]] = []
     for item in result.differing:
         values = {run.id: value_text(v) for run, v in zip(result.runs, item.values, strict=True)}
-        by_setting = {
-            name: ", ".join(dict.fromkeys(values[run] for run in ids))
-            for ids, name in settings.items()
-        }
-        differing.append({"setting": item.path, **by_setting})
+        row = {"setting": item.path}
+        for ids, name in settings.items():
+            row[name] = ", ".join(dict.fromkeys(values[run] for run in ids))
+        differing.append(row)
     if differing:
         lines += _table(differing, "settings that differ")
     return Compared(lines=lines, settings=settings)

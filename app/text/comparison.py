@@ -1,13 +1,12 @@
 """A comparison of runs as JSON and sentences, for the command line and the screen."""
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from grpo_engine.metrics import phase_seconds, spec
-from grpo_tui.app.text.numbers import MINUS, seconds, short, signed, tokens
+from grpo_tui.app.text.numbers import seconds, short, signed, tokens, value_text
 from grpo_tui.experiments.compare.values import CODE, UNEQUAL_RATIO
 from grpo_tui.experiments.starts import start_step
 
@@ -104,7 +103,7 @@ def verdict(comparison: "Comparison", chosen: str = "", axis: str = "", by: str 
         sentences.append(
             f"The best is {best[0]}."
             if len(best) == 1
-            else f"The best may be any of {len(best)}: {'; '.join(best[:4])}"
+            else f"Any of {len(best)} may be the best: {'; '.join(best[:4])}"
             f"{' …' if len(best) > 4 else ''}."
         )
     return " ".join(part for part in sentences if part)
@@ -265,17 +264,20 @@ def standing(test: "PairedTest") -> str:
 
 def ranking_title(ranking: "Ranking") -> str:
     """Name what a ranking is by, and what its intervals hold for."""
-    sampling = "greedy answers" if ranking.mode == "greedy" else "sampled answers"
-    scope = "seeds and problems" if ranking.seeds else "problems, not seeds"
-    at_once = f", all {ranking.comparisons} at once" if ranking.comparisons > 1 else ""
-    goal = f"{ranking.metric} {ranking.threshold:g}"
+    bound = "at most" if spec(ranking.metric).direction == "down" else "at least"
+    goal = f"{ranking.metric} {bound} {ranking.threshold:g}"
     if ranking.metric.endswith("/accuracy"):
-        goal = f"{percent(ranking.threshold)}% right"
-    goal += " or less" if spec(ranking.metric).direction == "down" else " or more"
+        goal = f"{bound} {percent(ranking.threshold)}% right"
     return (
-        f"{sampling} to {ranking.problems} held-out problems; reached: {goal}; "
-        f"95% over {scope}{at_once}"
+        f"{ranking.mode} answers to {ranking.problems} held-out problems; goal: {goal}; "
+        f"{_interval(ranking, ranking.comparisons)}"
     )
+
+
+def _interval(ranking: "Ranking", count: int) -> str:
+    """What the intervals of so many differences hold for."""
+    scope = "seeds and problems" if ranking.seeds else "problems, not seeds"
+    return f"95% over {scope}" + f", all {count} at once" * (count > 1)
 
 
 def ranking_rows(ranking: "Ranking", comparison: "Comparison") -> list[dict[str, str]]:
@@ -289,12 +291,9 @@ def ranking_rows(ranking: "Ranking", comparison: "Comparison") -> list[dict[str,
 
 def effects_title(ranking: "Ranking") -> str:
     """Name what the effects of single settings are by, and what their intervals hold for."""
-    answers = "greedy answers" if ranking.mode == "greedy" else "sampled answers"
-    scope = "seeds and problems" if ranking.seeds else "problems, not seeds"
-    at_once = f", all {len(ranking.effects)} at once" if len(ranking.effects) > 1 else ""
     return (
-        f"{answers}: each setting, averaged over the others; {ranking.problems} held-out problems; "
-        f"95% over {scope}{at_once}"
+        f"{ranking.mode} answers: each setting, averaged over the others; {ranking.problems} "
+        f"held-out problems; {_interval(ranking, len(ranking.effects))}"
     )
 
 
@@ -522,16 +521,3 @@ def points(share: float) -> str:
 def percent(share: float) -> str:
     """Format a share in percent without the sign: `82.1`, `79`."""
     return f"{100 * share:.1f}".removesuffix(".0")
-
-
-def value_text(value: object) -> str:
-    """Format a setting's value for people."""
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, str):
-        return value
-    if isinstance(value, float):
-        return f"{value:g}".replace("-", MINUS)
-    return json.dumps(value, ensure_ascii=False)

@@ -3,6 +3,7 @@
 from math import isnan
 
 from grpo_engine import events as ev
+from grpo_engine.metrics import spec
 from grpo_tui.app.text.numbers import share, short
 from grpo_tui.app.text.words import count_of, step_of
 
@@ -35,7 +36,7 @@ def sentence(event: ev.Event) -> str:
             names = dict.fromkeys(score.task for score in event.scores)
             return f"{event.program} measured {', '.join(names)} in {event.seconds:.0f} s"
         case ev.CheckpointSaved():
-            return f"checkpoint of step {event.step} saved{', the best so far' * event.best}"
+            return f"checkpoint of step {event.step} saved{_best(event)}"
         case ev.NoteWritten():
             return event.text
         case ev.RunPaused():
@@ -47,6 +48,16 @@ def sentence(event: ev.Event) -> str:
         case ev.RunFailed():
             return f"failed at step {event.step}: {event.message}"
     return ""
+
+
+def _best(event: ev.CheckpointSaved) -> str:
+    """By which metric a checkpoint is the best; the untrained model has none."""
+    if not event.best:
+        return ""
+    metric = (
+        f" by {spec(event.best_by).label.removesuffix(', sampled')}" if event.best_by else ""
+    )  # older runs do not say
+    return f", the best checkpoint so far{metric}"
 
 
 def severity(event: ev.Event) -> ev.Severity:

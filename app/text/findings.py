@@ -5,7 +5,7 @@ from heapq import nlargest
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from grpo_engine.alerts.change import SPAN
+from grpo_engine.alerts.change import SPAN, go_back
 from grpo_engine.events import Severity
 from grpo_engine.frozen import frozen
 from grpo_engine.run_health import Evidence, Health, health
@@ -36,6 +36,7 @@ TOPICS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     "length": ("completions/mean_length", ("length_collapse", "length_growth", "most_truncated")),
+    "teacher": ("teacher/kl", ("teacher_too_far",)),
     "KL": ("kl", ("kl_exploding", "kl_above_limit")),
     "entropy": ("entropy", ("entropy_collapse",)),
     "clipping": ("clip_ratio/region_mean", ("clip_too_much", "clip_never")),
@@ -87,10 +88,10 @@ class Finding:
     topic: str
     rule: str
     severity: Severity
-    counts: bool
+    counts: bool = True
     first_step: int
     last_step: int
-    times: int
+    times: int = 1
     explanation: str
     remedy: str
     value: float | None = None
@@ -165,10 +166,8 @@ def _ending(run: RunSummary, state: Health, findings: Sequence[Finding]) -> Iter
         topic="process" if run.status in ENDINGS else health_topic,
         rule=run.status if run.status in ENDINGS else state.label,
         severity=severity,
-        counts=True,
         first_step=run.step,
         last_step=run.step,
-        times=1,
         explanation=text,
         remedy=remedy,
     )
@@ -183,12 +182,10 @@ def _falls(evidence: Evidence, state: Health, findings: Sequence[Finding]) -> It
             topic="held-out",
             rule="held_out_fell",
             severity="warning",
-            counts=True,
             first_step=fall.best.step,
             last_step=fall.last.step,
-            times=1,
             explanation=f"{fall}, which chance does not explain.",
-            remedy="Go back to the best checkpoint, and read the answers that score highest.",
+            remedy=f"{go_back(fall.best)}, and read the answers that score highest.",
             value=fall.last.accuracy,
             limit=fall.best.accuracy,
         )

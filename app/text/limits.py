@@ -70,7 +70,9 @@ def judged(
     unit, bound = spec(key).unit, limit.value(config)
     text = with_unit(bound, unit) + f" (alerts.{limit.setting})" * bool(limit.setting)
     if len(values) < limit.steps:
-        yield "limit", f"{text}: the {limit.middle} of {limit.steps} steps is compared with it."
+        what = f"{text}: the {limit.middle} of {limit.steps} steps is compared with it"
+        so_far = f"; so far {with_unit(max(values), unit)} at most" if values else ""
+        yield "limit", f"{what}{so_far}."
         return
     last = (median if limit.middle == "median" else fmean)(values[-limit.steps :])
     is_high, raised = last > bound, limit.rule in alerts

@@ -1,11 +1,13 @@
-"""Numbers for narrow columns: short, aligned, with a real minus sign."""
+"""Numbers for narrow columns: short, aligned, with a real minus sign; values of settings."""
 
+import json
 import math
 from collections.abc import Sequence
 
+from grpo_engine import numbers
 from grpo_tui.experiments.values import Unreadable
 
-MINUS = "−"
+MINUS = numbers.MINUS
 MEGABYTES_BELOW = 0.0995  # GB
 
 
@@ -13,33 +15,7 @@ def short(value: float | None, digits: int = 2) -> str:
     """Format to about `digits` digits, no leading zero: `.61`, `1.2`, `420`, `12k`, `3.1e−5`."""
     if value is None:
         return "–"
-    if isinstance(value, Unreadable):
-        return str(value)
-    if math.isnan(value):
-        return "NaN"
-    size, sign = abs(value), MINUS if value < 0 else ""
-    if math.isinf(value):
-        return f"{sign}∞"
-    if size == 0:
-        return "0"
-    if not 0.00095 <= size < 9_999.5e6:
-        mantissa, _, exponent = f"{size:.1e}".partition("e")
-        return f"{sign}{mantissa.removesuffix('.0')}e{int(exponent)}".replace("-", MINUS)
-    if size >= 999_500:
-        return f"{sign}{size / 1e6:.{0 if size >= 9.95e6 else 1}f}M"
-    if size >= 9_995:
-        return f"{sign}{size / 1e3:.0f}k"
-    if size >= 99.5:
-        return f"{sign}{size:.0f}"
-    if size >= 9.995:
-        return sign + f"{size:.1f}".removesuffix(".0")
-    decimals = digits + (size < 0.0995) + (size < 0.0095)
-    return sign + _without_zero(f"{size:.{decimals}f}".rstrip("0").rstrip("."))
-
-
-def _without_zero(text: str) -> str:
-    """A number below 1 without the 0 before its point."""
-    return text[1:] if text.startswith("0.") else text
+    return str(value) if isinstance(value, Unreadable) else numbers.short(value, digits)
 
 
 def narrow(value: float | None, width: int) -> str:
@@ -65,14 +41,7 @@ def share(value: float | None) -> str:
     """Format a share as percent: `.5%`, `1.2%`, `75%`."""
     if value is None:
         return "–"
-    if math.isnan(value):
-        return short(value)
-    percent = 100 * value
-    if percent == 0 or abs(percent) >= 9.95:
-        return f"{percent:.0f}%".replace("-", MINUS)
-    if abs(percent) < 0.05:
-        return "<.1%"
-    return f"{percent:.1f}%".replace("-", MINUS).replace("0.", ".", abs(percent) < 0.95)
+    return str(value) if isinstance(value, Unreadable) else numbers.percent(value)
 
 
 def with_unit(value: float | None, unit: str, width: int = 99) -> str:
@@ -93,7 +62,7 @@ def seconds(value: float | None) -> str:
         return str(value) if isinstance(value, Unreadable) else "–"
     if value < 9.95:
         text = f"{value:.1f}"
-        return "0s" if text == "0.0" else f"{_without_zero(text)}s"
+        return "0s" if text == "0.0" else f"{numbers.without_zero(text)}s"
     if value < 99.5:
         return f"{value:.0f}s"
     if value < 5400:
@@ -126,7 +95,7 @@ def change(value: float, delta: float, unit: str = "") -> str:
     text = f"{abs(delta):.{decimals}f}"
     if not text.strip("0."):
         return "="
-    text = _without_zero(text)
+    text = numbers.without_zero(text)
     if len(text) > 5:
         text = short(abs(delta), 1)
     return f"{'▲' if delta > 0 else '▼'}{text}"
@@ -182,3 +151,16 @@ def with_stderr(value: float, errors: Sequence[float]) -> str:
     if not errors:
         return f"{value:.4g}"
     return f"{value:.4g} ± {math.hypot(*errors) / len(errors):.2g}"
+
+
+def value_text(value: object) -> str:
+    """Format a setting's value for people."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float):
+        return f"{value:g}".replace("-", MINUS)
+    return json.dumps(value, ensure_ascii=False)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from grpo_engine.frozen import frozen
 from grpo_engine.metrics import spec
 from grpo_engine.run_health import Health
-from grpo_tui.app.text.comparison import value_text
 from grpo_tui.app.text.numbers import (
     MINUS,
     moment,
@@ -15,6 +14,7 @@ from grpo_tui.app.text.numbers import (
     share,
     short,
     sparkline,
+    value_text,
     with_unit,
 )
 from grpo_tui.app.text.safe_text import pad
@@ -38,6 +38,7 @@ class Outcome:
 Draw = Callable[[RunSummary, float, Outcome | None], Spans]
 HEALTH_COLOURS = {
     "learning": "good",
+    "slowing": "good",
     "learned": "good",
     "flat": "warn",
     "unstable": "warn",
@@ -99,14 +100,17 @@ def _held_out(run: RunSummary, _now: float, outcome: Outcome | None) -> Spans:
     gain = ""
     if metric.first is not None:
         gain = f"{100 * (metric.last - metric.first):+.0f}".replace("-", MINUS)
-    learns = outcome is not None and outcome.health.label in ("learning", "learned")
+    learns = outcome is not None and outcome.health.label in ("learning", "slowing", "learned")
     return [(share(metric.last), "text"), (pad(gain, 5, ">"), "good" if learns else "label")]
 
 
 def metric_of(run: RunSummary, key: str) -> MetricSummary | None:
-    """A metric of the run; for held-out accuracy the greedy one if there is no plain one."""
+    """A metric of the run; for held-out accuracy the greedy one if there is no sampled one.
+
+    Greedy answers are measured first, so before the first step a sampled one may follow.
+    """
     metric = run.metrics.get(key)
-    if metric is None and key == "eval/accuracy":
+    if metric is None and key == "eval/accuracy" and (run.step or not run.active):
         metric = run.metrics.get("eval/greedy/accuracy")
     return metric
 

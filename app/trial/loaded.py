@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from grpo_engine.config.settings import ModelConfig, RunConfig
@@ -30,8 +31,18 @@ class Loaded(Latest):
         return f"{changed(config.task.name)} {config.task.model_dump_json()}"
 
     def policy(self, config: RunConfig) -> "Policy":
-        """The policy as its model's files describe it, with its tokenizer."""
-        return self.latest("policy", config.model, lambda: shapes(config.model))
+        """The policy as its model's files describe it, with its tokenizer; or that alone."""
+        key = config.model, bool(config.remote.url)
+        return self.latest("policy", key, lambda: self._described(config))
+
+    def _described(self, config: RunConfig) -> "Policy":
+        if not config.remote.url:
+            return shapes(config.model)
+        require_mlx()
+        from grpo_engine.remote.policy import load_remote_policy
+
+        with TemporaryDirectory() as folder:  # in the hub's cache it would be taken for the model
+            return load_remote_policy(config.model, Path(folder))
 
     def teacher(self, config: RunConfig) -> "Policy | None":
         """The described teacher, which has the vocabulary of the described policy."""

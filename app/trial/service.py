@@ -27,6 +27,7 @@ from grpo_engine.sandbox.report import describe, plain
 from grpo_engine.tasks.base import Example
 from grpo_engine.tasks.offers import first_rows, options_of
 from grpo_engine.tasks.rows import DataRow
+from grpo_tui.app.text.server_text import server_calls, server_tokens
 from grpo_tui.app.trial.client import MAY_FETCH, Reply
 from grpo_tui.app.trial.loaded import Loaded
 from grpo_tui.app.trial.scores import TrialRewards
@@ -85,14 +86,22 @@ class Trials:
         }
 
     def memory(self, config: Settings) -> Reply:
-        """Bytes by purpose, the limit, and how a step is split to fit in it; reads no weights."""
+        """Bytes by purpose, the limit, and how a step is split to fit in it; reads no weights.
+
+        Of weights on a server, what a step asks of it.
+        """
         from grpo_engine.setup import preflight
+        from grpo_engine.setup.server_cost import ServerCost
 
         run = _config(config)
         policy = self._loaded.policy(run)
         policy.teacher = self._loaded.teacher(run)
         render, _ = self._loaded.renderer(run)
         longest = preflight.longest(run, render.task, policy.context_length, render)
+        if run.remote.url:
+            cost = ServerCost.of(run, longest)
+            asked = {"calls": server_calls(cost), "its tokens": server_tokens(cost)}
+            return {"server": asked, "refused": ""}
         limit = preflight.memory_limit()
         plan = preflight.plan_memory(run, policy, longest, limit)
         try:
@@ -141,6 +150,7 @@ class Trials:
 
         has_task, now = passes("task.name", loaded.task), _without_mlx()
         passes("record.trackers", _trackers)
+        passes("remote.url", _sdk)
         if now or not passes("model.path", _model_config):
             return {"problems": problems, "now": now, "fetches": fetches}
         if has_task:
@@ -206,6 +216,8 @@ def _model_config(config: RunConfig) -> None:
     """Look at the model's configuration first: what is wrong there breaks all the rest."""
     from grpo_engine.policy.source import check_config, find_folder
 
+    if config.remote.url:
+        return  # Only files of the tokenizer are fetched, with those that loading it checks.
     try:
         folder = find_folder(config.model.path)
     except EngineError:
@@ -228,6 +240,13 @@ def _rule(config: RunConfig) -> None:
     from grpo_engine.policy import optimizer
 
     optimizer.build(config.optimizer)
+
+
+def _sdk(config: RunConfig) -> None:
+    if config.remote.url and find_spec("tinker") is None:
+        raise MissingPackageError(
+            "remote.url: the package tinker is not installed: pip install 'grpo-tui[remote]'"
+        )
 
 
 def _trackers(config: RunConfig) -> None:

@@ -49,13 +49,17 @@ FAST, SLOW, KEY_ACTIVE_S = 1 / 12, 1 / 4, 2.0
 ACTIVE_S = 1.0  # between two looks for runs that are being trained
 MESSAGES_KEPT = 200
 SIGNS = {"error": "✗", "warning": "▲", "information": "·"}
-EARLY_S, RETRY_S = 2.0, 0.002  # how long an early key waits at most, and between two looks
+# How long an early key waits for what a screen reads, and for what the keys before it open; then
+# it acts on what is there, or is dropped. Last, the time between two looks.
+EARLY_S, OPENING_S, RETRY_S = 2.0, 30.0, 0.002
 LEAVING = frozenset("12345q") | {"escape", "ctrl+p"}  # keys that need nothing that is being read
-PALETTE_HINT = "Find an action, a metric, a setting, a run or help"
+OPENING = frozenset(("dialog", "chat", "resume", "lab"))  # groups of workers that open a dialog
+PALETTE_HINT = "Find an action, a metric, a setting, a run or help, or ask"
 DIALOG_HINT = "Find an action of this dialog; without it, metrics, runs and help"
 # In order of use. Only leaves and modules that others import by the same name: two threads that
 # enter an import cycle at different places would see half-initialized modules.
 PRELOADED = (
+    "grpo_tui.app.tui.screens.runs.dialogs",
     "grpo_tui.experiments.reader",
     "grpo_tui.app.feed.stored",
     "grpo_engine.config.settings",
@@ -205,32 +209,45 @@ class Workbench(RunApp):
     def _is_early(self, event: events.Key) -> bool:
         if event.is_forwarded or event.key == "ctrl+c":
             return False
-        return bool(self._early) or not self._is_ready(event.key)
+        return bool(self._early) or not (self._is_settled() and self._is_ready(event.key))
 
-    def _is_ready(self, key: str) -> bool:
-        """Whether the keys before this one are handled, and its screen has been read."""
-        if not self.screen_stack or not self.screen.is_mounted:
+    def _is_settled(self) -> bool:
+        """Whether the keys before this one are handled, and what they open is on screen."""
+        if self.is_acting or not self.screen_stack or not self.screen.is_mounted:
             return False
         screen = self.screen
         if any(node.message_queue_size for node in (screen.focused or screen).ancestors_with_self):
             return False
-        return key in LEAVING or not isinstance(screen, WorkbenchScreen) or screen.ready
+        return not isinstance(screen, WorkbenchScreen) or all(
+            worker.is_finished or worker.node is not screen or worker.group not in OPENING
+            for worker in self.workers
+        )
+
+    def _is_ready(self, key: str) -> bool:
+        """Whether the screen has read what this key acts on."""
+        if not isinstance(self.screen, WorkbenchScreen):
+            return key == "escape" or getattr(self.screen, "ready", True)
+        return key in LEAVING or self.screen.ready
 
     async def _handle_early(self) -> None:
-        """Handle the keys that wait, in their order."""
-        until = time.monotonic() + EARLY_S
+        """Handle the keys that wait, in their order; none reaches what a dialog will cover."""
+        begun = time.monotonic()
         while self._early:
-            event = self._early[0]
-            while not self._is_ready(event.key) and time.monotonic() < until:
+            event, waited = self._early[0], time.monotonic() - begun
+            if self._is_settled() and (self._is_ready(event.key) or waited >= EARLY_S):
+                await self._handle(event)
+                self._early.popleft()  # Later keys wait behind it while it is handled.
+            elif waited >= OPENING_S:
+                self._early.clear()
+            else:
                 await asyncio.sleep(RETRY_S)
-            await self._handle(event)
-            self._early.popleft()  # Later keys wait behind it while it is handled.
 
     # -- frames -----------------------------------------------------------------------------
 
     def _poll(self) -> None:
         now = self.clock()
-        pace = FAST if now - self._last_key < KEY_ACTIVE_S else SLOW
+        # a key is answered before new data is drawn
+        pace = FAST if FAST <= now - self._last_key < KEY_ACTIVE_S else SLOW
         pace = max(pace, self._frame_cost / FRAMES_SHARE)
         if now - self._last_frame >= pace - FAST / 2:
             self.frame_now()

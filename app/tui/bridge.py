@@ -44,10 +44,10 @@ class Bridge:
         """Whether a run is training in this process."""
         return self.control is not None
 
-    def launch(self, config: "RunConfig", parent: str = "") -> None:
-        """Start a new run and return at once."""
+    def launch(self, config: "RunConfig", parent: str = "", *, tried: bool = False) -> None:
+        """Start a new run and return at once; its settings are tried first, unless they were."""
         self._submit(
-            lambda start, control: start.tried_job(
+            lambda start, control: (start.new_job if tried else start.tried_job)(
                 config, self._store, parent=parent, control=control
             )
         )

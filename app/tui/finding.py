@@ -1,5 +1,6 @@
-"""What the palette finds: actions, metrics, settings, runs and help."""
+"""What the palette finds: actions, questions, metrics, settings, runs and help."""
 
+import asyncio
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,7 +20,9 @@ from grpo_tui.app.tui import messages as msg
 from grpo_tui.app.tui.key_actions import key_actions
 from grpo_tui.app.tui.lifecycle import RunApp
 from grpo_tui.app.tui.looks.colours import PALETTES
+from grpo_tui.app.tui.questions import questions
 from grpo_tui.app.tui.screens.base import Entry, WorkbenchScreen
+from grpo_tui.app.tui.widgets.top_bar import TABS
 from grpo_tui.experiments.errors import StoreError
 from grpo_tui.experiments.values import RunSummary
 
@@ -36,35 +39,48 @@ class NameProvider(Provider):
     """Finds what has a name."""
 
     _actions: tuple[Entry, ...] = ()
+    _questions: tuple[Entry, ...] = ()
     _entries: tuple[Entry, ...] = ()
+    _reading: asyncio.Task[tuple[Entry, ...]] | None = None
 
     async def startup(self) -> None:
-        """Read the runs once, and list all names."""
+        """List all names; those of runs follow once they are read."""
         app, screen = self.app, self.screen
         self._actions = tuple(_actions(app, screen))
         if not isinstance(app, RunApp) or not isinstance(screen, WorkbenchScreen):
             return
-        runs: tuple[RunSummary, ...] = ()
-        with suppress(StoreError):  # there is no store yet
-            runs = await app.reader.read(lambda reader: reader.runs(limit=MAX_RUNS))
+        self._questions = tuple(_questions(app, screen))
         self._entries = (
             *_metrics(app, screen),
             *screen.entries(),
-            *_runs(app, screen, runs),
             *_settings(app),
             *_helps(screen),
         )
+        self._reading = asyncio.create_task(_read_runs(app, screen))
+
+    async def shutdown(self) -> None:
+        """Read no further."""
+        if self._reading is not None:
+            self._reading.cancel()
+
+    async def names(self) -> tuple[Entry, ...]:
+        """All names, those of runs included."""
+        runs = await asyncio.shield(self._reading) if self._reading is not None else ()
+        return (*self._actions, *self._entries, *runs, *self._questions)
 
     async def discover(self) -> Hits:
-        """Yield the actions: those of this screen come first."""
-        for entry in self._actions:
-            yield DiscoveryHit(entry.name, entry.go, help=escape(safe(entry.help)))
+        """Yield the questions, the screens, and the actions of this screen before all others."""
+        for entry in (*self._questions, *self._actions):
+            yield DiscoveryHit(_title(entry), entry.go, entry.name, escape(safe(entry.help)))
 
     async def search(self, query: str) -> Hits:
         """Yield what matches best."""
-        for score, entry in best((*self._actions, *self._entries), query):
-            title = Content.assemble(entry.name, ("   " + entry.value, "$accent"))
-            yield Hit(score, title, entry.go, entry.name, escape(safe(entry.help)))
+        for score, entry in best(await self.names(), query):
+            yield Hit(score, _title(entry), entry.go, entry.name, escape(safe(entry.help)))
+
+
+def _title(entry: Entry) -> Content:
+    return Content.assemble(entry.name, ("   " + entry.value, "$accent"))
 
 
 def best(entries: Iterable[Entry], query: str) -> list[tuple[float, Entry]]:
@@ -98,7 +114,10 @@ def _score(entry: Entry, term: str) -> float:
 
 
 def _actions(app: Any, screen: Screen[Any]) -> Iterator[Entry]:
-    for item in sorted(key_actions(screen), key=lambda item: item.everywhere):
+    """The screens, then what the key bar offers, then the rest, without what is of no use now."""
+    unused = screen.key_bar.hidden if isinstance(screen, WorkbenchScreen) else ()
+    items = [item for item in key_actions(screen) if item.action not in unused]
+    for item in sorted(items, key=lambda item: (not item.switches, item.everywhere, item.hidden)):
         name = item.name[:1].upper() + item.name[1:]
         keys = f"  ({item.keys})" if item.keys else ""
         go = partial(app.run_action, item.action, item.node)
@@ -107,6 +126,15 @@ def _actions(app: Any, screen: Screen[Any]) -> Iterator[Entry]:
         yield Entry(
             f"Theme: {theme}", "Colours of the whole workbench", partial(app.change_theme, theme)
         )
+
+
+def _questions(app: RunApp, screen: WorkbenchScreen) -> Iterator[Entry]:
+    """Questions, with what can be said of the open run in a sentence, else with their screen."""
+    for question in questions():
+        word, sentence = question.short_answer(screen.snapshot, app)
+        text = sentence or f"See {TABS[question.mode][2:]}"
+        go = partial(question.show_answer, app)
+        yield Entry(question.text, text, go, question.also, word)
 
 
 def _metrics(app: RunApp, screen: WorkbenchScreen) -> Iterator[Entry]:
@@ -127,12 +155,21 @@ def _metrics(app: RunApp, screen: WorkbenchScreen) -> Iterator[Entry]:
         yield Entry(f"Metric: {label}", metric.help, go, metric.also, value)
 
 
+async def _read_runs(app: RunApp, screen: WorkbenchScreen) -> tuple[Entry, ...]:
+    with suppress(StoreError):  # there is no store yet
+        runs = await app.reader.read(lambda reader: reader.runs(limit=MAX_RUNS))
+        return tuple(_runs(app, screen, runs))
+    return ()
+
+
 def _runs(app: RunApp, screen: WorkbenchScreen, runs: Sequence[RunSummary]) -> Iterator[Entry]:
     open_run, sweeps = screen.snapshot.head, defaultdict(list)
     for run in runs:
         name = safe(run.title)
         summary = run_summary(run)
-        yield Entry(f"Run: {name}", summary, partial(app.post_message, msg.RunOpened(run.id)))
+        yield Entry(
+            f"Run: {name}", summary, partial(app.post_message, msg.RunOpened(run.id, run.title))
+        )
         if open_run.id and run.id != open_run.id:
             request = msg.CompareRequested((open_run.id, run.id))
             yield Entry(

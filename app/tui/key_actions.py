@@ -27,6 +27,8 @@ class KeyAction:
     action: str
     node: DOMNode
     everywhere: bool
+    switches: bool  # to another screen
+    hidden: bool  # from the key bar
 
 
 def key_actions(screen: Screen[Any]) -> Iterator[KeyAction]:
@@ -40,7 +42,17 @@ def key_actions(screen: Screen[Any]) -> Iterator[KeyAction]:
         everywhere = section in ("", "mode", "move", "panel")
         keys = _keys_of(binding.key for binding in (binding, *aliases))
         name, also = binding.description, KEYS["also"].get(str(binding.id), "")
-        yield KeyAction(keys, name, binding.tooltip, also, action, node, everywhere)
+        yield KeyAction(
+            keys,
+            name,
+            binding.tooltip,
+            also,
+            action,
+            node,
+            everywhere,
+            switches=section == "mode",
+            hidden=not binding.show,
+        )
 
 
 def _keys_of(keys: Iterable[str]) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import shlex
 import signal
+import time
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -14,7 +15,7 @@ from textual import events, on, work
 from textual.message import Message
 
 from grpo_tui.app.feed.feed import Feed, Session
-from grpo_tui.app.feed.snapshot import Request, Snapshot
+from grpo_tui.app.feed.snapshot import Head, Request, Snapshot
 from grpo_tui.app.jobs import launch as launching
 from grpo_tui.app.text.numbers import short
 from grpo_tui.app.text.stderr import print_stderr
@@ -28,14 +29,38 @@ from grpo_tui.app.tui.store.reader import ReaderThread
 from grpo_tui.app.tui.textual_private.themed_app import ThemedApp
 from grpo_tui.app.tui.tour import Tour
 from grpo_tui.experiments.errors import StoreError
-from grpo_tui.experiments.values import ENDED, RunSummary
+from grpo_tui.experiments.values import ENDED, BoardView, RunSummary
 
 if TYPE_CHECKING:
+    from grpo_engine.config.settings import RunConfig
     from grpo_tui.experiments.store import ExperimentStore
 
 T = TypeVar("T")
 
 CHECK_S = 60.0  # seconds; the next message replaces one about checks
+
+
+class StartingFeed(Feed):
+    """A run that was launched and has not begun; `before` is the run that was shown until then."""
+
+    def __init__(self, head: Head, before: str, task: str) -> None:
+        super().__init__(head)
+        self.before = before
+        started = time.time()
+        self._progress = BoardView(phase="starting", phase_detail=task, phase_started=started)
+
+    def board(self) -> BoardView:
+        return self._progress
+
+
+def head_of_new(config: "RunConfig") -> Head:
+    """The names of a run that was launched."""
+    return Head(
+        name=config.name or "the run",
+        model=config.model.path,
+        recipe=config.algorithm.recipe or "",
+        total_steps=config.steps,
+    )
 
 
 class RunApp(ThemedApp):
@@ -56,6 +81,7 @@ class RunApp(ThemedApp):
         self.bridge = Bridge(store, self._post)
         self.session = Session(feed) if feed is not None else None
         self.live: Session | None = None
+        self.starting: Session | None = None  # a run that was launched and has not begun
         self.marked: tuple[str, ...] = ()  # the runs marked on Runs
         self.selected = ""  # the run under the cursor of Runs
         self.active: tuple[RunSummary, ...] = ()  # being trained, by any process; newest first
@@ -122,7 +148,8 @@ class RunApp(ThemedApp):
     def elsewhere(self, current: str) -> tuple[RunSummary, ...]:
         """The other runs that are being trained, first the one that the key of Watch goes to."""
         ids = [run.id for run in self.active]
-        first = self.began if self.began in ids else current
+        order = (self.began, current, self.bridge.run)
+        first = next((run for run in order if run in ids), "")
         index = ids.index(first) + (first == current) if first in ids else 0
         turned = (*self.active[index:], *self.active[:index])
         return tuple(run for run in turned if run.id != current)
@@ -155,6 +182,8 @@ class RunApp(ThemedApp):
         """Send a request to the shown run and show it at once."""
         if self.session is None:
             self.notify("No run is open. Choose one on Runs.", severity="warning")
+        elif self.session is self.starting:
+            self.notify("This run has not begun yet.", severity="warning")
         elif not self.session.state.snapshot().active:
             self.notify("This run has ended.", severity="warning")
         elif not self.refused(self.session.feed.may_control):
@@ -186,19 +215,22 @@ class RunApp(ThemedApp):
         if self.is_running:
             self.frame_now()
 
-    def _open(self, ref: str) -> None:
+    def _open(self, ref: str, name: str = "") -> None:
         self.began = ""
         from grpo_tui.app.feed.stored import StoreFeed
 
         if self.live is not None and ref in (self.bridge.run, self.bridge.name):
             self.show(self.live)
         else:
-            self.show(Session(StoreFeed(self.store, ref, may_control=not self.read_only)))
+            name = name or next((run.title for run in self.active if run.id == ref), "")
+            head = Head(id=ref, name=name) if name else None
+            feed = StoreFeed(self.store, ref, may_control=not self.read_only, head=head)
+            self.show(Session(feed))
 
     @on(msg.RunOpened)
     async def open_run(self, message: msg.RunOpened) -> None:
         """Show a stored run, or this process's own."""
-        self._open(message.ref)
+        self._open(message.ref, message.name)
         await self.action_mode("watch", leads=True)
 
     def copy(self, text: str) -> None:
@@ -208,25 +240,27 @@ class RunApp(ThemedApp):
     # -- starting ---------------------------------------------------------------------------
 
     @on(msg.LaunchRequested)
-    def launch(self, message: msg.LaunchRequested) -> None:
+    async def launch(self, message: msg.LaunchRequested) -> None:
         """Start a run here, detached or in the queue; detached if one trains here already."""
         if self.refused():
             return
-        config, waits = message.config, message.where == "queue"
-        then = "waits in the queue" if waits else "starts"
-        text = f"Checking the settings of {config.name or 'the run'}, which then {then}."
-        self.notify(text, timeout=CHECK_S)
-        if waits:
+        config = message.config
+        if message.where == "queue":
+            name = config.name or "the run"
+            text = f"Checking the settings of {name}, which then waits in the queue."
+            self.notify(text, timeout=CHECK_S)
             start = partial(launching.enqueue, config, self.store, message.parent)
             self.follows_queue = True
             self._start(start, "waits in the queue; Q on Runs shows it.", "")
-        elif message.where == "detached" or self.bridge.running:
+            return
+        if message.where == "detached" or self.bridge.running:
             self._start(partial(launching.detached, config, self.store, message.parent))
         else:
-            self.bridge.launch(config, message.parent)
+            self.bridge.launch(config, message.parent, tried=message.tried)
+        await self._await(head_of_new(config), "" if message.tried else "checks its settings")
 
     @on(msg.ResumeRequested)
-    def resume(self, message: msg.ResumeRequested) -> None:
+    async def resume(self, message: msg.ResumeRequested) -> None:
         """Resume a stored run here, or detached if one trains here already."""
         if self.refused():
             return
@@ -234,6 +268,24 @@ class RunApp(ThemedApp):
             self._start(partial(launching.resume_detached, message.ref, self.store))
         else:
             self.bridge.resume(message.ref)
+        await self._await(Head(name=message.name or message.ref), "reads its checkpoint")
+
+    async def _await(self, head: Head, task: str) -> None:
+        """Show on Watch that a run starts; when it has begun, no screen is left for it."""
+        before = self.session.feed.head.id if self.session is not None else ""
+        self.starting = Session(StartingFeed(head, before, task))
+        self.show(self.starting)
+        await self.action_mode("watch", leads=True)
+
+    def _show_begun(self, run: str, name: str) -> None:
+        """Show a run that has begun where it was awaited; elsewhere, say what shows it."""
+        awaited, self.starting = self.starting, None
+        if awaited is not None and self.session is awaited:
+            self._open(run, name)
+        else:
+            self.began = run
+        if self.began or getattr(self.screen, "mode", "") != "watch":
+            self.notify(f"{name} is training now; 3 shows it.")
 
     @on(msg.SweepRequested)
     def launch_sweep(self, message: msg.SweepRequested) -> None:
@@ -266,24 +318,42 @@ class RunApp(ThemedApp):
     async def _start(
         self, start: Callable[[], str], text: str = "runs in the background.", mode: str = "watch"
     ) -> None:
-        """Queue runs, or start one in its own process; say so and switch to a screen."""
-        if (name := await self._attempt(start)) is None:
-            return
-        self.notify(f"{name} {text}")
-        if mode == "watch":
-            self._open(name)
-        if mode:
-            await self.action_mode(mode, leads=True)
+        """Queue runs, or start one in its own process; say so, and show them."""
+        name = await self._attempt(start)
+        if name is None and mode == "watch":
+            await self._show_before()
+        elif name is not None:
+            self.notify(f"{name} {text}")
+            if mode == "watch":
+                self._show_begun(name, name)
+            elif mode:
+                await self.action_mode(mode, leads=True)
 
     @on(msg.RunBegan)
-    async def show_live(self, message: msg.RunBegan) -> None:
-        """Watch a run that has started in this process."""
-        self.clear_notifications()
-        self.live, self.began = Session(message.feed), ""
-        self.show(self.live)
-        await self.action_mode("watch")
+    def show_live(self, message: msg.RunBegan) -> None:
+        """Show a run that has started in this process."""
+        self.live = Session(message.feed)
+        self._show_begun(self.bridge.run, self.bridge.name)
 
     @on(msg.LaunchRefused)
+    async def refuse_launch(self, message: msg.LaunchRefused) -> None:
+        """Return to where the run was launched, and report why it was not started."""
+        await self._show_before()
+        self.report_refusal(message)
+
+    async def _show_before(self) -> None:
+        """Show the run that was shown before one that does not start."""
+        awaited, self.starting = self.starting, None
+        if awaited is None or self.session is not awaited:
+            return
+        assert isinstance(awaited.feed, StartingFeed)
+        self.session = None
+        if awaited.feed.before:
+            self._open(awaited.feed.before)
+        self.frame_now()
+        if getattr(self.screen, "mode", "") == "watch":
+            await self.action_mode(getattr(self.screen, "previous_mode", "") or "runs")
+
     def report_refusal(self, message: msg.LaunchRefused) -> None:
         """Report why a run was not started."""
         text = " ".join(str(message.error).split()) or repr(message.error)

@@ -56,9 +56,10 @@ class RolloutOpened(ScreenRequest):
 
 @dataclass
 class RunOpened(Message):
-    """Show this stored run on Watch."""
+    """Show this stored run on Watch; its name, if it is known, is shown while it is read."""
 
     ref: str
+    name: str = ""
 
 
 @dataclass
@@ -84,11 +85,15 @@ class NewRunRequested(ScreenRequest):
 
 @dataclass
 class LaunchRequested(Message):
-    """Start a run with these settings: in this process, detached, or in the queue."""
+    """Start a run with these settings: in this process, detached, or in the queue.
+
+    Those that were `tried` are not tried again.
+    """
 
     config: "RunConfig"
     where: Literal["here", "detached", "queue"] = "here"
     parent: str = ""
+    tried: bool = False
 
 
 @dataclass
@@ -107,6 +112,7 @@ class ResumeRequested(Message):
     """Resume a stored run from its last checkpoint."""
 
     ref: str
+    name: str = ""
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 import tomllib
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -23,10 +24,13 @@ class Stop:
     sentence: str
 
 
-STOPS = tuple(
-    Stop(**stop)
-    for stop in tomllib.loads(files(__package__).joinpath("tour.toml").read_text("utf-8"))["stops"]
-)
+@cache
+def stops() -> tuple[Stop, ...]:
+    """Read all stops, in order."""
+    text = files(__package__).joinpath("tour.toml").read_text("utf-8")
+    return tuple(Stop(**stop) for stop in tomllib.loads(text)["stops"])
+
+
 END = "That was the tour. q goes back and, on Runs, leaves."
 
 
@@ -39,7 +43,7 @@ class Tour:
     @property
     def stop(self) -> Stop | None:
         """The current stop; None once the tour is over."""
-        return STOPS[self.index] if self.index < len(STOPS) else None
+        return stops()[self.index] if self.index < len(stops()) else None
 
     def pressed(self, key: str, screen: Screen[Any]) -> None:
         """Show the next sentence if this is the key asked for."""
@@ -54,7 +58,7 @@ class Tour:
         stop = self.stop
         if stop is None:
             return END
-        count = f"{self.index + 1}/{len(STOPS)}"
+        count = f"{self.index + 1}/{len(stops())}"
         if getattr(screen, "mode", "") != stop.mode:
             key, name = key_of(screen, f"mode.{stop.mode}"), TABS[stop.mode][2:]
             return f"{count} The tour continues on {name}: press {key}."

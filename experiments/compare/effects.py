@@ -115,7 +115,8 @@ def mean_effect(pairs: Pairs, spread: Spread, comparisons: int) -> Effect:
     alpha = ALPHA / comparisons
     variance, differences = _variance(pairs, spread), _differences(pairs)
     if spread.df or not differences.any():
-        difference = float(differences.mean())
+        # What rounding leaves of equal shares is no difference.
+        difference = round(float(differences.mean()), 12) + 0.0
         total, df = variance(0, 0)
         half = t_quantile(1 - alpha, df) * math.sqrt(total)
         result = Effect(

@@ -495,26 +495,30 @@ class ProblemShares:
 
 def progress(reader: "StoreReader", run: RunSummary) -> list[PairedTest]:
     """Test a run's last evaluations against its first ones: has it learned?"""
-    judged = [_judged(reader, run, item) for item in reader.evaluations(run.key)]
-    tests = []
-    for mode in MODES:
-        items = [item for item in judged if item.evaluation.mode == mode and item.shares]
-        if len(items) > 1 and (shares := ProblemShares.of(mode, [items[:1], items[-1:]])):
-            tests.append(shares.test(1))
-    return tests
+    return [
+        shares.test(1)
+        for mode, items in _by_mode(reader, run)
+        if len(items) > 1 and (shares := ProblemShares.of(mode, [items[:1], items[-1:]]))
+    ]
 
 
 def setbacks(reader: "StoreReader", run: RunSummary) -> list[PairedTest]:
     """Test the best evaluations after the first against the last, corrected for the choice."""
-    judged = [_judged(reader, run, item) for item in reader.evaluations(run.key)]
     tests = []
-    for mode in MODES:
-        items = [item for item in judged if item.evaluation.mode == mode and item.shares][1:]
+    for mode, (_, *items) in _by_mode(reader, run):
         groups = [items[-1:], *([item] for item in items[:-1])]
         if len(items) > 1 and (shares := ProblemShares.of(mode, groups)):
             best = max(range(1, len(groups)), key=lambda index: shares.sides[index].share)
             tests.append(shares.test(best))
     return tests
+
+
+def _by_mode(reader: "StoreReader", run: RunSummary) -> Iterator[tuple[str, list[Judged]]]:
+    """The evaluations of a run whose answers were judged, greedy and sampled ones apart."""
+    judged = [_judged(reader, run, item) for item in reader.evaluations(run.key)]
+    for mode in MODES:
+        if items := [item for item in judged if item.evaluation.mode == mode and item.shares]:
+            yield mode, items
 
 
 def _last_by_mode(

@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from grpo_engine.paths import begins_with
 from grpo_tui.experiments.errors import ExportError, StoreError
 from grpo_tui.experiments.export.csv import header_of, write_csv
 from grpo_tui.experiments.export.json import json_text
@@ -93,7 +94,6 @@ def _is_plain(out: Path) -> bool:
         raise ExportError(f"{out} is a folder; name a file in it")
     if not out.is_file():
         return False
-    with out.open("rb") as file:
-        if file.read(len(DATABASE)) == DATABASE:
-            raise ExportError(f"{out} is a database, perhaps the store; choose another file")
+    if begins_with(out, DATABASE):
+        raise ExportError(f"{out} is a database, perhaps the store; choose another file")
     return True

@@ -9,7 +9,7 @@ from grpo_engine import events as ev
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
 from grpo_tui.experiments.db.paths import run_folder, store_path
-from grpo_tui.experiments.reader import StoreReader, check_trainer
+from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder, resume_run, start_run
 from grpo_tui.experiments.recorded_events import events_of_step
 
@@ -31,9 +31,7 @@ class PythonStore:
 
     def settings(self, run: str) -> Mapping[str, Any]:
         with StoreReader(self.path) as reader:
-            detail = reader.run(reader.resolve(run).key)
-        check_trainer(detail.summary.name, detail.config, "clone")
-        return detail.config
+            return reader.trained(run, "clone").config
 
     def resume(self, run: str, **options: Any) -> "PythonRecord":
         return PythonRecord(resume_run(self.path, run, **options))

@@ -39,7 +39,13 @@ from grpo_tui.experiments.store import ExperimentStore, last_attempt
 from grpo_tui.experiments.values import RecordedEvent, RecordedTokens
 
 LOCK_LIMIT_S = 10.0  # of what is written once
-PROGRESS = (ev.PhaseStarted, ev.PhaseAdvanced, ev.PromptsStarted, ev.RolloutsAdvanced)
+PROGRESS = (
+    ev.PhaseStarted,
+    ev.PhaseAdvanced,
+    ev.ServerAwaited,
+    ev.PromptsStarted,
+    ev.RolloutsAdvanced,
+)
 
 Row = dict[str, Any]
 Rows = defaultdict[Table, list[Row]]  # in the order in which they are inserted

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 from grpo_engine.frozen import frozen
+from grpo_engine.numbers import percent, short
 
 SURE, LIKELY = 4.0, 2.0  # standard errors that a change must exceed
 TINY = 1e-6  # a change that rounding explains
@@ -13,11 +14,15 @@ PROBLEMS = 128  # of an evaluation whose number is not known
 
 @frozen
 class MetricChange:
-    """How a number changed between two samples of it, and the standard error of the difference."""
+    """How a number changed between two samples of it, and the standard error of the difference.
+
+    `steps` says which steps were averaged, where they were.
+    """
 
     before: float
     after: float
     error: float
+    steps: str = ""
 
     @property
     def size(self) -> float:
@@ -30,7 +35,12 @@ class MetricChange:
         return -self.size > max(errors * self.error, TINY)
 
     def __str__(self) -> str:
-        return f"from {self.before:.3g} to {self.after:.3g}"
+        return f"from {short(self.before)} to {short(self.after)}"
+
+    @property
+    def in_percent(self) -> str:
+        """The change of a share."""
+        return f"from {percent(self.before)} to {percent(self.after)}"
 
 
 @frozen
@@ -70,6 +80,16 @@ class Evaluation:
         # one more right and one more wrong answer, so that 0 of 10 is not certain
         share = (self.accuracy * self.answers + 1) / (self.answers + 2)
         return share * (1 - share) / self.answers
+
+
+def go_back(best: Evaluation) -> str:
+    """What to do after a fall; a checkpoint may be called the best for the reward that is hacked.
+
+    No checkpoint is of step 0.
+    """
+    if not best.step:
+        return "Start again from the untrained model"
+    return f"Go back to a checkpoint from before the fall (step {best.step} or earlier)"
 
 
 def mean(values: Sequence[float]) -> float:

@@ -4,7 +4,7 @@ import math
 import os
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise, permutations
 
@@ -16,6 +16,7 @@ from grpo_engine.alerts.change import (
     Evaluation,
     MetricChange,
     change_of,
+    go_back,
     mean,
     variance,
 )
@@ -24,6 +25,7 @@ from grpo_engine.config.recipes import Recipe
 from grpo_engine.config.settings import AlertsConfig
 from grpo_engine.events import Severity
 from grpo_engine.frozen import frozen
+from grpo_engine.numbers import short
 
 MOSTLY_RIGHT = 0.8  # above this accuracy, only the format is left to learn
 SOLVED = 0.95  # above this accuracy, nothing is
@@ -43,6 +45,8 @@ REWARD_TIME = 0.5  # share of a step
 MEMORY = 0.9  # share of the memory limit
 SATURATED = 0.1  # spread of a reward as a share of that in the first steps
 AT_REFERENCE = 1e-3  # KL in nats per token of a policy that has hardly moved
+FAR_TEACHER = 1.0  # nats per token; where a teacher is learned from, there are a few tenths
+DISTILLED, DISTANCE_LEFT = 8, 0.85  # steps in which a part of the first distance should be gone
 MASKED = 0.25  # share of tokens that the correction may mask
 SWAPPED = 0.05  # GB of swap in a step that are more than other programs' coming and going
 SHORT = 2.0  # `memory/pressure` that macOS calls a warning
@@ -54,13 +58,15 @@ class RunLimits:
     """What the rules need to know about the run besides its metrics.
 
     `weights` are those of the reward functions. `sequence_ratio` says that a completion has one
-    ratio, so that whole completions are clipped. `demonstrates` says that they are the data's.
+    ratio, so that whole completions are clipped. `demonstrates` says that they are the data's,
+    `reads_rewards` that rewards are learned from and not only measured.
     """
 
     updates_per_step: int = 1
     has_bounds: bool = True
     sequence_ratio: bool = False
     demonstrates: bool = False
+    reads_rewards: bool = True
     accuracy: str | None = None
     weights: Mapping[str, float] = field(default_factory=dict)
     sampler_gap: Gap = ROUNDING["float32"]
@@ -79,6 +85,7 @@ class RunLimits:
             has_bounds=recipe.trust_rule.stops_at == "bounds",
             sequence_ratio=recipe.has_sequence_ratio,
             demonstrates=recipe.demonstrates,
+            reads_rewards=recipe.reads_rewards,
             corrected=recipe.importance_cap > 0,
             thresholds=thresholds,
         )
@@ -116,12 +123,16 @@ class MonitoredRun(RunLimits):
         if self.is_early:
             return
         late = [self.last(key, SPAN) for key in keys]
-        for early in (
-            [self.last(key, SPAN, skip=SPAN) for key in keys],
-            [self.first(key) for key in keys],
+        latest, before = self.step - SPAN, self.step - 2 * SPAN
+        for begin, early in (
+            (before, [self.last(key, SPAN, skip=SPAN) for key in keys]),
+            (0, [self.first(key) for key in keys]),
         ):
+            steps = f"means of steps {begin + 1}–{begin + SPAN} and {latest + 1}–{self.step}"
             if all(late) and all(early):
-                yield tuple(change_of(a, b) for a, b in zip(early, late, strict=True))
+                yield tuple(
+                    replace(change_of(a, b), steps=steps) for a, b in zip(early, late, strict=True)
+                )
 
     @property
     def rewards(self) -> list[str]:
@@ -275,16 +286,23 @@ def format_hacking(run: MonitoredRun) -> Alert | None:
     for reward, right in run.changes_of("reward", mean_of(run.accuracy)):
         still = is_late and right.after < MOSTLY_RIGHT and not right.rose(1.0)
         if (right.fell() and not reward.fell()) or (reward.rose() and still):
-            tried = "" if run.held_out is None else f", held-out accuracy {run.held_out}"
+            tried = f", and held-out accuracy {_held_out(run)}" if run.held_out else ""
             return Alert(
                 "warning",
                 "The model is rewarded for something other than right answers: "
-                f"{run.accuracy} went {right} while reward went {reward}{tried}.{_paid(run)}",
+                f"{run.accuracy} went {right} while reward went {reward} ({reward.steps})"
+                f"{tried}.{_paid(run)}",
                 f"Give {run.accuracy} more weight (rewards.weights), and the others less "
                 "or none; look at the answers that score highest.",
                 right.after,
             )
     return None
+
+
+def _held_out(run: MonitoredRun) -> str:
+    """How held-out accuracy changed between the first evaluation and the last, with their steps."""
+    first, last = run.evaluations[0], run.evaluations[-1]
+    return f"{first.change(last).in_percent} (steps {first.step} and {last.step})"
 
 
 def _paid(run: MonitoredRun) -> str:
@@ -311,7 +329,7 @@ def reward_conflict(run: MonitoredRun) -> Alert | None:
                 return Alert(
                     "warning",
                     f"{up} and {down} ask for opposite things: {up} went {rise} "
-                    f"while {down} went {fall}.",
+                    f"while {down} went {fall} ({fall.steps}).",
                     f"Read answers that score high in {up} and low in {down}; drop one of "
                     "the two or change rewards.weights.",
                     fall.after,
@@ -331,7 +349,7 @@ def reward_fell(run: MonitoredRun) -> Alert | None:
         if change.fell():
             return Alert(
                 "warning",
-                f"Reward fell {change}: the updates make the answers worse.",
+                f"Reward fell {change} ({change.steps}): the updates make the answers worse.",
                 "Lower optimizer.learning_rate or algorithm.passes, check the signs of "
                 "rewards.weights, and go back to a checkpoint from before the fall.",
                 change.after,
@@ -348,11 +366,32 @@ def nothing_learned(run: MonitoredRun) -> Alert | None:
         return None
     return Alert(
         "info",
-        f"After {run.step} steps the policy is {kl:.2g} nats per "
-        f"token from its reference, and reward went {change}: hardly anything is learned.",
+        f"After {run.step} steps the policy is {short(kl)} nats per token from its reference, "
+        f"and reward went {change} ({change.steps}): hardly anything is learned.",
         "Raise optimizer.learning_rate or lower algorithm.beta.",
         kl,
         AT_REFERENCE,
+    )
+
+
+def teacher_too_far(run: MonitoredRun) -> Alert | None:
+    """The policy stays as far from its teacher as it was.
+
+    A median, since the distance of a step is that of the few tokens which the teacher rules out.
+    """
+    first = _usual([row["teacher/kl"] for row in run.start[:EARLY] if "teacher/kl" in row])
+    now, limit = _usual(run.last("teacher/kl", EARLY)), max(FAR_TEACHER, DISTANCE_LEFT * first)
+    if len(run.history) < DISTILLED or now <= limit or run.learns:
+        return None
+    return Alert(
+        "warning",
+        f"After {run.step} steps the policy is {short(now)} nats per token from its teacher, and "
+        f"was {short(first)} in the first {EARLY}: the teacher would hardly give any of its "
+        "answers, so it does not tell better ones from worse.",
+        "Learn answers of the teacher first (`grpo-tui export RUN --format sft`, algorithm.recipe "
+        "sft) and continue from there, or choose a teacher whose answers have the same form.",
+        now,
+        limit,
     )
 
 
@@ -371,7 +410,7 @@ def reward_saturated(run: MonitoredRun) -> Alert | None:
             return Alert(
                 "warning",
                 f"Nearly all answers have the highest score in {name}, which has "
-                f"nothing more to teach, while {run.accuracy} is {right:.3g}.",
+                f"nothing more to teach, while {run.accuracy} is {short(right)}.",
                 f"Drop {name} or give it less weight, so that {run.accuracy} counts.",
                 spread.after,
                 limit,
@@ -387,7 +426,7 @@ def kl_above_limit(run: MonitoredRun) -> Alert | None:
         return None
     return Alert(
         "warning",
-        f"The policy is {kl:.3f} nats per token away from its reference: it may be "
+        f"The policy is {short(kl)} nats per token away from its reference: it may be "
         "losing abilities of the base model.",
         "Raise algorithm.beta, lower optimizer.learning_rate, or stop here and evaluate.",
         kl,
@@ -404,7 +443,7 @@ def kl_exploding(run: MonitoredRun) -> Alert | None:
         if values and min(values) > limit:
             return Alert(
                 "error",
-                f"KL jumped to {values[-1]:.3g} from a median of {usual:.3g}: an "
+                f"KL jumped to {short(values[-1])} from a median of {short(usual)}: an "
                 "update moved the policy too far.",
                 "Lower optimizer.learning_rate or optimizer.max_grad_norm; go back to a "
                 "checkpoint.",
@@ -415,14 +454,18 @@ def kl_exploding(run: MonitoredRun) -> Alert | None:
 
 
 def _collapse(
-    run: MonitoredRun, key: str, share: float, explanation: str, remedy: str
+    run: MonitoredRun,
+    key: str,
+    share: float,
+    explanation: Callable[[float, float], str],
+    remedy: str,
 ) -> Alert | None:
-    """A warning if a metric fell below this share of its start; `explanation` formats both."""
+    """A warning if a metric fell below this share of its start; `explanation` gets both."""
     start, recent = mean(run.first(key)[:EARLY]), run.last(key, 5)
     now, limit = mean(recent), share * start
     if not recent or now >= limit or run.learns or run.is_early or run.demonstrates:
         return None
-    return Alert("warning", explanation.format(start=start, now=now), remedy, now, limit)
+    return Alert("warning", explanation(start, now), remedy, now, limit)
 
 
 def entropy_collapse(run: MonitoredRun) -> Alert | None:
@@ -430,8 +473,10 @@ def entropy_collapse(run: MonitoredRun) -> Alert | None:
         run,
         "entropy",
         ENTROPY_LEAST,
-        "Entropy fell to {now:.3f} from {start:.3f} at the start: the answers to a prompt become "
-        "the same, and groups lose their signal.",
+        lambda start, now: (
+            f"Entropy fell to {short(now)} from {short(start)} at the start: the answers to a "
+            "prompt become the same, and groups lose their signal."
+        ),
         "Raise rollout.temperature, algorithm.clip_high or algorithm.entropy_bonus, or "
         "lower optimizer.learning_rate.",
     )
@@ -442,8 +487,10 @@ def length_collapse(run: MonitoredRun) -> Alert | None:
         run,
         "completions/mean_length",
         LENGTH_LEAST,
-        f"Answers shrank from {{start:.0f}} to {{now:.0f}} tokens{run.no_gain}: the model gives up "
-        "or is rewarded for being short.",
+        lambda start, now: (
+            f"Answers shrank from {start:.0f} to {now:.0f} tokens{run.no_gain}: the model gives up "
+            "or is rewarded for being short."
+        ),
         "Read the shortest answers of this step; drop or lower a reward that pays for "
         "short answers, or give a right answer more weight.",
     )
@@ -528,7 +575,8 @@ def gradient_spike(run: MonitoredRun) -> Alert | None:
         return None
     return Alert(
         "warning",
-        f"The gradient norm was {now[0]:.3g}, more than {times:g} times the usual {usual:.3g}.",
+        f"The gradient norm was {short(now[0])}, more than {times:g} times the usual "
+        f"{short(usual)}.",
         "Look at this step's groups; lower optimizer.max_grad_norm if it happens again.",
         now[0],
         times * usual,
@@ -549,7 +597,7 @@ def sampler_disagrees(run: MonitoredRun) -> Alert | None:
     beyond = [pair for pair in zip(now, limits, strict=True) if pair[0] > pair[1]]
     if not beyond:
         return None
-    sizes = f"{mean:.2g} nats per token on average, {largest:.2g} at most"
+    sizes = f"{short(mean)} nats per token on average, {short(largest)} at most"
     problem = f"Sampler and trainer give the same tokens different log-probabilities: {sizes}. "
     if run.corrected:
         reason = "Importance correction compensates for it, but rounding does not explain so much."
@@ -589,7 +637,7 @@ def reward_slow(run: MonitoredRun) -> Alert | None:
 
 def reward_constant(run: MonitoredRun) -> Alert | None:
     """A function that gives every answer the same score, and no higher one than at the start."""
-    for name in run.rewards:
+    for name in run.rewards if run.reads_rewards else ():
         spread, now = run.last(f"rewards/{name}/std", SPAN), run.last(mean_of(name), SPAN)
         if not spread or max(spread) > 0 or mean(now) > mean(run.first(mean_of(name))) + TINY:
             continue
@@ -598,8 +646,6 @@ def reward_constant(run: MonitoredRun) -> Alert | None:
             f"Reward function {name} gave every answer in 10 steps the same score, "
             "so it has no effect.",
             f"Try {name} with `grpo-tui rewards test`; drop it if it is always at its maximum.",
-            0.0,
-            0.0,
         )
     return None
 
@@ -710,8 +756,8 @@ def held_out_flat(run: MonitoredRun) -> Alert | None:
         return None
     return Alert(
         "warning",
-        f"{run.accuracy} went {right[-1]} in training while held-out accuracy went "
-        f"{held_out}: the gain does not generalise.",
+        f"{run.accuracy} went {right[-1]} in training ({right[-1].steps}) while held-out accuracy "
+        f"went {_held_out(run)}: the gain does not generalise.",
         "Use more or more varied training problems, or a higher algorithm.beta.",
         held_out.after,
     )
@@ -724,10 +770,10 @@ def held_out_fell(run: MonitoredRun) -> Alert | None:
         return None
     return Alert(
         "error",
-        f"Held-out accuracy fell {change} since step {best.step}: the model gets "
+        f"Held-out accuracy fell {change.in_percent} since step {best.step}: the model gets "
         "worse at the task, whatever the reward says.",
-        "Go back to the best checkpoint; check what scores high, and lower "
-        "optimizer.learning_rate or raise algorithm.beta.",
+        f"{go_back(best)}; check what scores high, and lower optimizer.learning_rate or raise "
+        "algorithm.beta.",
         change.after,
     )
 
@@ -735,8 +781,8 @@ def held_out_fell(run: MonitoredRun) -> Alert | None:
 # The functions' names are in users' files: none is renamed.
 RULES: Mapping[str, Callable[[MonitoredRun], Alert | None]] = {rule.__name__: rule for rule in (
     no_signal, task_solved, format_hacking, reward_conflict, reward_fell, nothing_learned,
-    reward_saturated, kl_above_limit, kl_exploding, entropy_collapse, length_collapse,
-    length_growth, most_truncated, clip_too_much, clip_never, loss_not_finite, gradient_spike,
-    sampler_disagrees, many_masked, reward_slow, reward_constant, duplicates, memory_near_limit,
-    memory_swapped, step_time_doubled, held_out_flat, held_out_fell,
+    teacher_too_far, reward_saturated, kl_above_limit, kl_exploding, entropy_collapse,
+    length_collapse, length_growth, most_truncated, clip_too_much, clip_never, loss_not_finite,
+    gradient_spike, sampler_disagrees, many_masked, reward_slow, reward_constant, duplicates,
+    memory_near_limit, memory_swapped, step_time_doubled, held_out_flat, held_out_fell,
 )}  # fmt: skip

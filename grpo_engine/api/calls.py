@@ -39,8 +39,9 @@ def train(
     Settings come from the preset, then `config` (a `RunConfig`, a mapping or a YAML file), then the
     keywords, each over the one before. A mapping has sections, or settings by dotted path:
     `{"rollout.group_size": 4}`; a keyword is a section: `rollout={"group_size": 4}`.
-    Four sections have a short form: `rewards=[…]` takes functions and names, `task=` a name, a
-    `Task`, a function or rows, `model=` a name or a folder, `algorithm=` a name or a recipe.
+    Five sections have a short form: `rewards=[…]` takes functions and names, `task=` a name, a
+    `Task`, a function or rows, `model=` a name or a folder, `algorithm=` a name or a recipe,
+    `remote=` the address of the server that has the weights.
     `tools=[…]` takes functions, `environment=` a class, an instance, or classes by the name in a
     row's `environment`; both take names as well.
 

@@ -83,6 +83,8 @@ def _section(key: str, value: Any) -> Any:
             return {"functions": [value]}
         case "rewards", _:
             return {"functions": list(value)}
+        case "remote", str():
+            return {"url": value}
         case "task", _:
             return {"name": str(value) if isinstance(value, Path) else value}
     return value

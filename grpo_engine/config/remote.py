@@ -4,10 +4,15 @@ A server gives log-probabilities of given tokens and samples of its own distribu
 gradient to log-probabilities. Everything else is refused before anything is sent.
 """
 
+import ipaddress
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
 
 from grpo_engine.config.recipes import Recipe
+from grpo_engine.errors import quoted
+
+HOSTED: Final = "tinker"  # the `url` of the hosted service
 
 ENTROPY: Final = "a server gives log-probabilities of the sampled tokens and no entropy"
 OWN_LORA: Final = "the server decides which layers get LoRA, and how it is scaled"
@@ -123,6 +128,42 @@ REFUSALS: Final = (
     ),
     *(_changed("optimizer", name, NO_WEIGHTS) for name in ("start", "micro_rows")),
 )
+
+
+def address_problem(url: str, *, insecure: bool) -> str:
+    """Why a run sends nothing to this address; empty if it may."""
+    if url in ("", HOSTED):
+        return ""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        is_reachable = bool(host) and parts.port != 0  # a port that is no number raises
+    except ValueError as error:
+        return f"{quoted(url)} is no address: {error}"
+    if parts.username or parts.password or parts.query or parts.fragment:
+        return (
+            "it holds more than an address; write https://host:port, and name the variable of a "
+            "key in remote.key_env"
+        )
+    if parts.scheme not in ("http", "https") or not is_reachable:
+        return (
+            f"{quoted(url)} is no address; write https://host:port, or `{HOSTED}` for the hosted "
+            "service"
+        )
+    if parts.scheme == "http" and not (is_here(host) or insecure):
+        return (
+            f"{url} sends prompts, answers and a key readable over the network; use https, a "
+            "tunnel (ssh -L), or remote.insecure true in a network that you trust"
+        )
+    return ""
+
+
+def is_here(host: str) -> bool:
+    """Whether a host is this machine."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def refused(config: Any, recipe: Recipe) -> Iterator[tuple[str, str]]:

@@ -25,7 +25,7 @@ from pydantic import (
 
 from grpo_engine.config.declaration import NEVER, Setting, as_field, as_text, declared, setting
 from grpo_engine.config.recipes import SAMPLED, SETTINGS, Recipe, by_name, recipe, with_values
-from grpo_engine.config.remote import refused
+from grpo_engine.config.remote import address_problem, refused
 from grpo_engine.config.removed import without_removed
 from grpo_engine.config.stop_when import StopRule
 from grpo_engine.errors import ConfigError, nearest, quoted
@@ -191,7 +191,7 @@ class TaskConfig(Section):
     tools: tuple[str, ...] = setting(
         (),
         "What the model can call: `file.py:function` or `module:function`, and MCP servers: "
-        "`mcp: <command>` or `mcp+https://host/path`.",
+        "`mcp: <command>` or `mcp+https://host/path`, after which may stand its key's variable.",
     )
     environment: str | Mapping[str, str] = setting(
         "",
@@ -567,6 +567,8 @@ class RemoteConfig(Section):
                     f"remote.{name}",
                     "remote.url",
                 )
+        if problem := address_problem(self.url, insecure=self.insecure):
+            raise ConfigError(f"remote.url: {problem}", "remote.url", "remote.insecure")
         return self
 
 

@@ -1,5 +1,6 @@
 """The names of TRL's GRPOConfig, from `trl_names.toml`."""
 
+import re
 import tomllib
 from collections.abc import Mapping
 from importlib.resources import files
@@ -15,3 +16,15 @@ PLAIN, SCHEDULES, SAMPLING, REWARDS, UNLIKE = (
 UNNEEDED = {name: reason for reason, names in _TABLES["unneeded"].items() for name in names}
 TRANSLATED: Final = frozenset({*DEFAULTS, *_TABLES["aliases"], *PLAIN})
 NO_CAP: Final = 1e30  # larger than any possible weight; TRL's clip_max=None
+
+
+def evaluated(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """The means of an evaluation by TRL, by the names of this program."""
+    names = {"eval_reward": "eval/reward", "eval_completions/mean_length": "eval/mean_length"}
+    means = {names[name]: value for name, value in metrics.items() if name in names}
+    functions = {
+        f"eval/rewards/{match[1]}": value
+        for name, value in metrics.items()
+        if (match := re.fullmatch(r"eval_rewards/(.+)/mean", name))
+    }
+    return means | functions

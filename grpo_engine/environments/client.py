@@ -174,7 +174,7 @@ class EnvironmentClient:
                     interrupted=interrupted,
                     foreign=foreign,
                     named=config.sandbox.environment,
-                    hidden=keys,
+                    hidden={*keys, config.remote.key_env},
                 )
             )
             for number in range(1 if objects else PROCESSES)

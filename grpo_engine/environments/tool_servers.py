@@ -1,4 +1,4 @@
-"""MCP servers as tools: `mcp: <command>` and `mcp+https://…`, through the official SDK.
+"""MCP servers as tools: `mcp: <command>` and `mcp+https://… [VARIABLE]`, by the official SDK.
 
 A process of environments starts each server once, for all its dialogues. If a server that runs
 here ends in a call, or a call is late, its process is ended with it, and the sandbox finds the call
@@ -8,6 +8,7 @@ at fault. A server elsewhere is connected again before the next call.
 import asyncio
 import json
 import logging
+import os
 import re
 import ssl
 import sys
@@ -30,6 +31,7 @@ HERE = ("localhost", "127.0.0.1", "::1")  # hosts that plain http reaches
 MAX_TOOLS = 256  # of a server
 MAX_SCHEMA = 50_000  # characters of a tool's description as JSON
 OF_HTTP = (-32000, -32600, -32603, -32700)  # codes by which the SDK reports statuses and closures
+VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")
 NAME = re.compile(r"[A-Za-z0-9_./-]{1,128}")
 
 
@@ -38,9 +40,17 @@ def is_server(name: str) -> bool:
     return name.startswith((COMMAND, REMOTE))
 
 
-def address_of(name: str) -> str:
-    """The address of a server elsewhere; plain http only of this machine."""
-    url = name.removeprefix(REMOTE)
+def address_of(name: str) -> tuple[str, str]:
+    """The address of a server elsewhere, and the name of the variable with its key, if any.
+
+    Plain http is only of this machine.
+    """
+    url, _, variable = name.removeprefix(REMOTE).partition(" ")
+    if variable and not VARIABLE.fullmatch(variable):  # it may be the key, so it is not quoted
+        raise BrokenEnvironmentError(
+            f"after {REMOTE}{url} stands no name of a variable in capitals, such as MY_SERVER_KEY; "
+            "a key is never written there"
+        )
     if not ADDRESS.fullmatch(url):
         raise BrokenEnvironmentError(
             f"{name} is no address of a server, which is host, port and path without keys, as in "
@@ -51,7 +61,17 @@ def address_of(name: str) -> str:
             f"{name}: what is sent over plain http can be read and changed on its way; give an "
             "https address, or one of this machine"
         )
-    return url
+    return url, variable
+
+
+def key_of(name: str, variable: str) -> str:
+    """The key of a server, which this process has in its environment."""
+    if variable and not os.environ.get(variable):
+        raise BrokenEnvironmentError(
+            f"{name}: {variable} is not set for environments; export it before the start, and name "
+            "it in sandbox.environment if the run has a task.interpreter or began elsewhere"
+        )
+    return os.environ.get(variable, "")
 
 
 class ToolServer:
@@ -74,9 +94,10 @@ class ToolServer:
         logging.getLogger("mcp").setLevel(logging.CRITICAL)  # a log of each line that is no message
         self.name, self._home, self._named = name, home, named
         self._is_remote = name.startswith(REMOTE)
-        self._url, self._command = "", list[str]()
+        self._url, self._key, self._command = "", "", list[str]()
         if self._is_remote:
-            self._url = address_of(name)
+            self._url, variable = address_of(name)
+            self._key = key_of(name, variable)
         else:
             self._command = command_of(name, COMMAND, f"{COMMAND} python my_server.py")
         self._errors, self._connecting = ErrorOutput(), asyncio.Lock()
@@ -136,8 +157,8 @@ class ToolServer:
         except MCPError as error:
             if _is_closed(error) or (self._is_remote and error.code in OF_HTTP):
                 raise
-            return str(error), True
-        return text_of(result), result.is_error
+            return self._without_key(str(error)), True
+        return self._without_key(text_of(result)), result.is_error
 
     async def _check_changes(self, client: Any, tool: str) -> None:
         """After a failed call, refuse a server whose tool is no longer what the model was told."""
@@ -198,7 +219,8 @@ class ToolServer:
         from mcp.client.stdio import stdio_client
 
         if self._is_remote:
-            return await stack.enter_async_context(Client(await _over_http(self._url, stack)))
+            transport = await _over_http(self._url, self._key, stack)
+            return await stack.enter_async_context(Client(transport))
         program, *arguments = self._command
         parameters = StdioServerParameters(
             command=program,
@@ -229,11 +251,16 @@ class ToolServer:
             return str(error)
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
-        text = f"failed ({type(error).__name__}: {' '.join(str(error).split())})"[:500]
+        text = self._without_key(" ".join(str(error).split()))
+        text = f"failed ({type(error).__name__}: {text})"[:500]
         if self._command and _is_closed(error):
             last = (await self._errors.end()).decode(errors="replace").strip()
             text = f"ended: {last.rpartition(chr(10))[2]}".removesuffix(": ")
         return text
+
+    def _without_key(self, text: str) -> str:
+        """What a server wrote, which may quote the key: models and stores get it."""
+        return text.replace(self._key, "[key]") if self._key else text
 
     def _schema(self, tool: Any) -> dict[str, Any]:
         """The description of a tool in the form of chat templates."""
@@ -272,12 +299,20 @@ def _is_closed(error: BaseException) -> bool:
     return code == OF_HTTP[0] and message == "Connection closed"
 
 
-async def _over_http(url: str, stack: AsyncExitStack) -> Any:
-    """The transport of an address: without proxies, and limited in time by who calls."""
+async def _over_http(url: str, key: str, stack: AsyncExitStack) -> Any:
+    """The transport of an address: without proxies, and limited in time by who calls.
+
+    Redirects are not followed, so that the key goes nowhere else.
+    """
     import httpx2
     from mcp.client.streamable_http import streamable_http_client
 
-    client = httpx2.AsyncClient(trust_env=False, timeout=None, verify=ssl.create_default_context())
+    client = httpx2.AsyncClient(
+        trust_env=False,
+        timeout=None,
+        verify=ssl.create_default_context(),
+        headers={"Authorization": f"Bearer {key}"} if key else {},
+    )
     return streamable_http_client(url, http_client=await stack.enter_async_context(client))
 
 

@@ -13,6 +13,8 @@ from grpo_engine.frozen import frozen
 from grpo_engine.policy.embedded import EMBEDDED
 from grpo_engine.run import checkpoint
 
+ADAPTER = "adapters.safetensors"
+
 
 @frozen
 class Target:
@@ -66,6 +68,12 @@ def of_run(folder: Path, over: Mapping[str, Any], step: int | None) -> Target:
     chosen = checkpoint.load(folder, step)
     settings = chosen.state["config"]
     consent.require(consent.question_of(settings, f"the run in {folder}"))
+    server = settings.get("remote", {}).get("url")
+    if server and not (chosen.path / ADAPTER).is_file():
+        raise CheckpointError(
+            f"{chosen.path} has no adapter, since none could be downloaded from {server}; name "
+            f"another step of {', '.join(map(str, steps))}, or resume the run there"
+        )
     config = build(with_adapter(settings, chosen.path, over), str(folder))
     return Target(config=config, step=step, base=settings["model"]["path"])
 
@@ -83,8 +91,12 @@ def of_adapter(
 
 
 def with_adapter(tree: Mapping[str, Any], adapter: Path, over: Mapping[str, Any]) -> dict[str, Any]:
-    """Add an adapter to the settings; a full-tuning checkpoint becomes the model itself."""
-    is_adapter = (adapter / "adapters.safetensors").is_file()
+    """Add an adapter to the settings; a full-tuning checkpoint becomes the model itself.
+
+    What a server has trained is used here, by settings without the server.
+    """
+    tree = {name: section for name, section in tree.items() if name != "remote"}
+    is_adapter = (adapter / ADAPTER).is_file()
     model = {"adapter": str(adapter)} if is_adapter else {"path": str(adapter), "adapter": None}
     return merge(merge(tree, {"model": model}), over)
 

@@ -27,7 +27,7 @@ from grpo_engine.models.folders import (
 from grpo_engine.models.from_gguf import import_gguf
 from grpo_engine.models.gguf.writer import write_gguf
 from grpo_engine.policy import adapters
-from grpo_engine.policy.source import load_parts
+from grpo_engine.policy.source import load_parts, rotary_settings
 from grpo_engine.policy.trees import flatten, nest
 
 Target = Literal["mlx", "hf", "peft", "gguf"]
@@ -136,7 +136,8 @@ def _copy_settings(base: Path, draft: Path, dtype: str) -> None:
     settings = read_json(base / "config.json")
     for name in ("quantization", "quantization_config", "dtype"):
         settings.pop(name, None)
-    write_json(draft / "config.json", settings | {"torch_dtype": dtype})
+    settings |= rotary_settings(settings) | {"torch_dtype": dtype}
+    write_json(draft / "config.json", settings)
 
 
 def _require_hub_names(base: Path, weights: Mapping[str, mx.array]) -> None:

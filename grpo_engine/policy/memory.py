@@ -75,7 +75,7 @@ class MemoryPlan(NamedTuple):
         layers = "recomputed" if self.grad_checkpoint else "kept"
         return (
             f"{self.max_rows} answers sampled at a time, {self.micro_rows} per backward pass, "
-            f"layers {layers}, {self.head_chunk} positions per product of the head"
+            f"layers {layers}, logits of {self.head_chunk} tokens at a time"
         )
 
     def under(self, policy: Policy) -> Policy:

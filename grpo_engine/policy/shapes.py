@@ -24,6 +24,7 @@ from grpo_engine.policy.source import (
     find_folder,
     opening,
     quantised_layers,
+    rotary_settings,
     set_dtype,
 )
 from grpo_engine.policy.structure import UNKNOWN, structure
@@ -42,6 +43,7 @@ def describe(config: ModelConfig) -> Policy:
         check_config(folder)
         with opening(config.path):
             settings = load_config(folder)
+            settings |= rotary_settings(settings)
             model = _build(settings)
     notes = dequantise(model, config) + set_dtype(model, config)
     return without_weights(model, config, settings, folder, notes)

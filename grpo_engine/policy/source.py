@@ -5,7 +5,7 @@ import io
 import json
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from threading import get_ident
@@ -135,7 +135,10 @@ def load_parts(
     escape_library_logs()
     trust = config.trust_remote_code
     with opening(str(folder)):
-        model, settings = load_model(folder, lazy=True, trust_remote_code=trust)
+        rotary = rotary_settings(json.loads(read_text(folder / "config.json")))
+        model, settings = load_model(
+            folder, lazy=True, model_config=rotary, trust_remote_code=trust
+        )
         repair(model)
         end_ids = settings.get("eos_token_id")
         tokenizer = load_tokenizer(folder, trust=trust, end_ids=end_ids)
@@ -210,6 +213,28 @@ def check_config(folder: Path) -> None:
                     f"model.path: {folder / 'config.json'}: {name} is {quoted(value)}; {problem}",
                     "model.path",
                 )
+
+
+def rotary_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What most of mlx-lm's models read of `rope_parameters`, as which transformers 5 writes it.
+
+    Without these they would silently take their own `rope_theta`, and no scaling.
+    """
+    result: dict[str, Any] = {}
+    text = settings.get("text_config")
+    if isinstance(text, dict) and (changes := rotary_settings(text)):
+        result["text_config"] = text | changes
+    parameters = settings.get("rope_parameters")
+    if not isinstance(parameters, dict):
+        return result
+    values = {name: parameters.get(name) for name in ("rope_theta", "partial_rotary_factor")}
+    if parameters.get("rope_type", "default") != "default":
+        values["rope_scaling"] = parameters
+    return result | {
+        name: value
+        for name, value in values.items()
+        if value is not None and settings.get(name) is None
+    }
 
 
 def _value_problem(name: str, value: Any) -> str:

@@ -4,6 +4,7 @@ To measure is a forward there, and the loss with its gradient to log-probabiliti
 a backward there, with that gradient, and a step of the server's optimiser.
 """
 
+import math
 import tempfile
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
@@ -19,7 +20,6 @@ from grpo_engine.errors import CheckpointError, ModelError, NotWrittenError
 from grpo_engine.events import Event, NoteWritten, warning
 from grpo_engine.policy.batch import TokenBatch
 from grpo_engine.policy.forward import TokenScores
-from grpo_engine.policy.policy import Weights
 from grpo_engine.remote import adapter
 from grpo_engine.remote.calls import Calls
 from grpo_engine.remote.data import LogprobGradient, logprobs_of, rows_to_train, sequences
@@ -32,9 +32,8 @@ from grpo_engine.remote.protocol import (
     ServiceRefusedError,
 )
 from grpo_engine.remote.sampling import Sampler, sample_rows
-from grpo_engine.rollouts.decode import make_rows
-from grpo_engine.rollouts.dialogue import Dialogues
-from grpo_engine.rollouts.types import PromptRows, Sampling, Trajectory
+from grpo_engine.rollouts.decode import SampleRows, make_rows
+from grpo_engine.rollouts.types import Trajectory
 from grpo_engine.run import checkpoint
 from grpo_engine.run.backend import Loss, Norms, Reads, Snapshot, StepContext
 from grpo_engine.run.checkpoint import Checkpoint
@@ -65,28 +64,17 @@ class RemoteBackend:
         return False
 
     def sample(
-        self,
-        prompts: Sequence[PromptRows],
-        sampling: Sampling,
-        context: StepContext,
-        *,
-        seed: int,
-        noise_step: int,
-        dialogues: Dialogues | None = None,
-        weights: Weights | None = None,
+        self, rows: SampleRows, context: StepContext
     ) -> Generator[Event, None, list[Trajectory]]:
         """Sample all rows on the server, after it has taken the weights of the last update."""
-        assert weights is None
+        assert rows.weights is None
         if not self.is_synced:
-            yield from self.calls.result(self.service.sync, context)
+            yield from self.calls.result("new weights", self.service.sync, context)
             self.is_synced = True
-        max_context = dialogues.max_context if dialogues is not None else 0
-        rows = make_rows(
-            self.policy, prompts, sampling, seed=seed, step=noise_step, max_context=max_context
-        )
-        sampler = Sampler(self.service, rows, sampling, dialogues, context.step)
+        decoding = make_rows(self.policy, rows)
+        sampler = Sampler(self.service, decoding, rows, context.step)
         yield from sample_rows(sampler, self.calls, context)
-        return [row.trajectory(has_environment=dialogues is not None) for row in rows]
+        return [row.trajectory(has_environment=rows.dialogues is not None) for row in decoding]
 
     def scores(
         self, batch: TokenBatch, _reads: Reads, context: StepContext
@@ -94,9 +82,8 @@ class RemoteBackend:
         """Log-probabilities alone: a server tells no entropy, and has no critic."""
         rows = sequences(batch)
         ids = [row.ids for row in rows]
-        answer = yield from self.calls.result(
-            partial(self.service.logprobs, ids, base=self.policy.scores_base), context
-        )
+        call = partial(self.service.logprobs, ids, base=self.policy.scores_base)
+        answer = yield from self.calls.result("log-probabilities", call, context)
         return TokenScores(logprobs_of(batch, rows, answer))
 
     def gradient(
@@ -145,14 +132,28 @@ class RemoteBackend:
         )
         self.is_synced = False
         try:
-            yield from self.calls.result(partial(self.service.accumulate, rows), context)
-            return (yield from self.calls.result(partial(self.service.step, adam), context))
+            yield from self.calls.result(
+                "gradient", partial(self.service.accumulate, rows), context
+            )
+            norm = yield from self.calls.result(
+                "optimiser's step", partial(self.service.step, adam), context
+            )
         except ServiceOutcomeUnknownError as error:
+            problem = str(error).rstrip(".")
             raise ServiceOutcomeUnknownError(
-                f"{error} Whether the update of step {context.step} was made is not known, so the "
-                "run ends here: resume it, and it goes on from its last checkpoint, with what the "
-                "server saved for it"
+                f"{problem}. Whether the update of step {context.step} was made is not known, so "
+                "the run ends here: resume it, and it goes on from its last checkpoint, with what "
+                "the server saved for it"
             ) from error
+        if norm is not None and not math.isfinite(norm):
+            self.calls.failure = (
+                f"the server gives {norm} as the norm of the gradient of step {context.step}"
+            )
+            raise ServiceRefusedError(
+                f"{self.calls.failure}, so its weights are unusable now: resume the run, and it "
+                "goes on from its last checkpoint"
+            )
+        return norm
 
     def snapshot(self) -> None:
         """The server's state can be saved only while it is the current one."""
@@ -167,7 +168,9 @@ class RemoteBackend:
         self.saves += 1
         name = f"step-{context.step:06d}-{self.saves}"
         try:
-            path = yield from self.calls.result(partial(self.service.save, name), context)
+            path = yield from self.calls.result(
+                "saved state", partial(self.service.save, name), context
+            )
         except ServiceError as error:
             self.calls.failure = ""  # nothing has changed on the server
             raise NotWrittenError(
@@ -192,7 +195,7 @@ class RemoteBackend:
         """What writes the adapter of a saved state as mlx-lm does."""
         with tempfile.TemporaryDirectory() as folder:
             download = partial(self.service.download, path, Path(folder))
-            yield from self.calls.result(download, context)
+            yield from self.calls.result("adapter", download, context)
             return adapter.converted(Path(folder), self.policy.config.path)
 
     def keep(self, steps: Sequence[int]) -> None:
@@ -212,7 +215,9 @@ class RemoteBackend:
                 self.saved[step] = str(checkpoint.load(folder, step).state[STATE])
         path = str(saved.state[STATE])
         try:
-            yield from self.calls.result(partial(self.service.restore, path), context)
+            yield from self.calls.result(
+                "saved state", partial(self.service.restore, path), context
+            )
         except ServiceRefusedError as error:
             raise CheckpointError(
                 f"the server does not restore {path}, which {saved.path} names: {error} Resume an "

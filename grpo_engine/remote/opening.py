@@ -38,14 +38,14 @@ def open_remote(
     """
     policy = load_remote_policy(config.model, folder / "tokenizer")
     context = StepContext(step=step, requests=partial(pause_or_stop, control, step))
-    service = yield from until_done(connect(_connection(config, policy)), context)
+    service = yield from until_done("connection", connect(_connection(config, policy)), context)
     close(service.close)
     if service.capabilities.context:
         policy.context_length = min(policy.context_length, service.capabilities.context)
     yield from _notes(config, service.capabilities, step)
     calls = Calls(control)
     if begins:
-        yield from calls.result(service.begin, context)
+        yield from calls.result("new adapter", service.begin, context)
     return RemoteBackend(policy, service, calls, config.optimizer)
 
 
@@ -63,13 +63,13 @@ def _connection(config: RunConfig, policy: RemotePolicy) -> Connection:
         model=remote.model or config.model.path,
         rank=config.model.lora_rank,
         seed=config.seed,
-        key=_key(remote),
-        is_insecure=remote.insecure,
+        key=key_of(remote),
         vocab_size=policy.vocabulary,
     )
 
 
-def _key(remote: RemoteConfig) -> str:
+def key_of(remote: RemoteConfig) -> str:
+    """The server's key, from the variable that the settings name."""
     if not remote.key_env:
         return ""
     if not (key := os.environ.get(remote.key_env, "")):

@@ -45,7 +45,6 @@ class Connection:
     rank: int
     seed: int
     key: str = field(default="", repr=False)
-    is_insecure: bool = False  # whether plain HTTP to another machine is allowed
     vocab_size: int = 0  # of the model, by which sampled ids are checked; 0 if unknown
 
 
@@ -146,13 +145,3 @@ class Service(Protocol):
 
     def close(self) -> None:
         """End the session, which frees the adapter on the server; never raises or waits long."""
-
-
-class Connect(Protocol):
-    """Connects to a server and learns what it can, before any adapter is made for a run.
-
-    That may take minutes where a server compiles first.
-    """
-
-    def __call__(self, connection: Connection) -> Future[Service]:
-        """The connected service, or a `ServiceError`."""

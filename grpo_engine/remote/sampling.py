@@ -7,7 +7,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 
 from grpo_engine.events import Event, RolloutsAdvanced
 from grpo_engine.frozen import frozen
-from grpo_engine.remote.calls import POLL_S, Calls
+from grpo_engine.remote.calls import POLL_S, Awaited, Calls
 from grpo_engine.remote.protocol import (
     UNDER_WAY,
     Prompt,
@@ -18,12 +18,12 @@ from grpo_engine.remote.protocol import (
 )
 from grpo_engine.rollouts.decode import (
     REPORT_EVERY,
+    SampleRows,
     add_reply,
     has_failed,
     progress_of,
     submit,
 )
-from grpo_engine.rollouts.dialogue import Dialogues
 from grpo_engine.rollouts.row import DecodingRow
 from grpo_engine.rollouts.types import Sampling
 from grpo_engine.run.backend import StepContext
@@ -59,18 +59,17 @@ class Sampler:
         self,
         service: Service,
         rows: Sequence[DecodingRow],
-        sampling: Sampling,
-        dialogues: Dialogues | None,
+        sample_rows: SampleRows,
         step: int,
     ) -> None:
-        self.service, self.rows, self.sampling = service, rows, sampling
-        self.dialogues, self.step = dialogues, step
+        self.service, self.rows, self.step = service, rows, step
+        self.sampling, self.dialogues = sample_rows.sampling, sample_rows.dialogues
         self.under_way: dict[Future[list[Sample]], Request] = {}
         self.absent = 0  # rows that wait for their environments
         self.started = self.reported = time.monotonic()
         by_prompt: dict[tuple[object, ...], list[DecodingRow]] = {}
         for row in rows:
-            if not has_failed(dialogues, row):
+            if not has_failed(self.dialogues, row):
                 key = (row.prompt.group, row.prompt.attempt, row.prompt.ids, row.limits)
                 by_prompt.setdefault(key, []).append(row)
         self.waiting = deque(Request(rows=tuple(group)) for group in by_prompt.values())
@@ -148,12 +147,16 @@ def sample_rows(
     sampler: Sampler, calls: Calls, context: StepContext
 ) -> Generator[Event, None, None]:
     """Sample until every row has ended."""
+    awaited = Awaited(context.step)
     try:
         while not sampler.is_done:
             sampler.send()
             answered, failure = sampler.receive()
             if answered:
                 calls.attempts = 0
+            if answered or not sampler.under_way:
+                yield from awaited.answered()
+            yield from awaited.report()
             if failure is not None:
                 yield from calls.wait(failure, context)
             sampler.join()

@@ -8,7 +8,6 @@ have; `forward_backward` and `optim_step` are never called a second time here.
 import asyncio
 import functools
 import importlib.metadata
-import ipaddress
 import json
 import logging
 import os
@@ -19,11 +18,13 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 from urllib.parse import urlsplit
 
 import httpx2
+import numpy as np
 
+from grpo_engine.config.remote import HOSTED
 from grpo_engine.errors import EngineError, MissingPackageError, quoted, shortened
 from grpo_engine.platform.library_logs import escaped
 from grpo_engine.remote import answers, transport
@@ -44,7 +45,6 @@ from grpo_engine.remote.protocol import (
 )
 
 PACKAGE: Final = "tinker"
-HOSTED: Final = "tinker"  # the `url` of the hosted service
 NO_KEY: Final = "tml-dummy"  # the SDK asks for a key, and these servers for none
 HOSTED_KEY: Final = "TINKER_API_KEY"
 SKYRL: Final = "Tinker API Mock"  # what its server calls itself
@@ -55,6 +55,7 @@ CONNECT_LIMIT: Final = 10.0  # seconds for the first answer of a server
 LONGEST_GREETING: Final = 1 << 16
 NOT_READ: Final = ("optimizer.max_grad_norm",)  # by SkyRL
 NOT_READ_BY_TORCH: Final = ("optimizer.options", "optimizer.weight_decay")  # its other back ends
+MOVED: Final = 1e-4  # nats by which a step must change log-probabilities to tell anything
 # Of the SDK's own variables none applies to other servers than the hosted one: they hold its key
 # and its address, and a command for a key that a server may have started.
 VARIABLES: Final = ("TINKER_", "CLOUDFLARE_ACCESS_")
@@ -64,7 +65,9 @@ SETTINGS: Final = {
     "TINKER_SUBPROCESS_SAMPLING": "0",  # would hand the key to a child
 }
 BY_PATH: Final = ("restore", "download", "delete")  # calls that name a state on the server
+CHANGES: Final = ("accumulate", "step")  # calls that change weights
 T = TypeVar("T")
+P = ParamSpec("P")
 log = logging.getLogger(PACKAGE)
 os.environ.update(SETTINGS)
 try:
@@ -97,7 +100,8 @@ def connect(connection: Connection) -> "Future[Service]":
 
 
 def _connected(connection: Connection) -> "TinkerService":
-    url, key = _address(connection), _key(connection)
+    url = None if connection.url == HOSTED else connection.url.rstrip("/")
+    key = _key(connection)
     server = "Tinker" if url is None else _greeting(url)
     client = _Client(url, key, server)
     try:
@@ -107,42 +111,6 @@ def _connected(connection: Connection) -> "TinkerService":
     except BaseException:
         client.close()
         raise
-
-
-def _address(connection: Connection) -> str | None:
-    """The server's address, None for the hosted service, or an error for one that is not safe."""
-    url = connection.url.rstrip("/")
-    if url == HOSTED:
-        return None
-    try:
-        parts = urlsplit(url)
-        host = parts.hostname or ""
-        parts.port  # noqa: B018 - raises where it is no number
-    except ValueError as error:
-        raise ServiceRefusedError(f"remote.url: {quoted(url)} is no address: {error}") from None
-    if parts.scheme not in ("http", "https") or not host:
-        raise ServiceRefusedError(
-            f"remote.url: {quoted(url)} is no address; write https://host:port, or `{HOSTED}` for "
-            "the hosted service"
-        )
-    if parts.username or parts.password or parts.query or parts.fragment:
-        raise ServiceRefusedError(
-            "remote.url holds more than an address; write https://host:port, and name the variable "
-            "of a key in remote.key_env"
-        )
-    if parts.scheme == "http" and not (_is_here(host) or connection.is_insecure):
-        raise ServiceRefusedError(
-            f"remote.url: {url} sends prompts, answers and a key readable over the network; use "
-            "https, a tunnel (ssh -L), or --insecure in a network that you trust"
-        )
-    return url
-
-
-def _is_here(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _key(connection: Connection) -> str:
@@ -200,7 +168,11 @@ def _get(client: httpx2.Client, url: str) -> tuple[httpx2.Response, bytes]:
 
 
 class _Client:
-    """The SDK's clients of one server, and calls on the SDK's thread."""
+    """The SDK's clients of one server, and calls on the SDK's thread.
+
+    Besides errors of its own the SDK raises those of httpx, pydantic and the standard library, and
+    groups of them, so each `Exception` of a call becomes one of ours, with its text.
+    """
 
     def __init__(self, url: str | None, key: str, server: str) -> None:
         self._key = key
@@ -215,20 +187,18 @@ class _Client:
                 self.rest = _rest(self.service, url, key)
             except Exception as error:
                 self._opened.close(CLOSE_LIMIT)
-                raise self.translated(error, "connect", changes=False) from None
+                raise self.translated(error, "connect") from None
         self.loop = self.holder.get_loop()
 
-    def run(
-        self, name: str, work: Callable[[], Awaitable[T]], *, changes: bool = False
-    ) -> Future[T]:
-        """Do this on the SDK's thread; a call that changes weights fails with another error."""
+    def run(self, name: str, work: Callable[[], Awaitable[T]]) -> Future[T]:
+        """Do this on the SDK's thread."""
 
         async def running() -> T:
             transport.OPENED.set(self._opened)
             try:
                 return await transport.Call().result_of(work)
             except Exception as error:
-                raise self.translated(error, name, changes) from None
+                raise self.translated(error, name) from None
 
         return asyncio.run_coroutine_threadsafe(running(), self.loop)
 
@@ -264,7 +234,7 @@ class _Client:
             self.run("close", closing).result(CLOSE_LIMIT)
         self._opened.close(CLOSE_LIMIT)
 
-    def translated(self, error: Exception, name: str, changes: bool) -> EngineError:
+    def translated(self, error: Exception, name: str) -> EngineError:
         """Our error for one of the SDK, without the key, which a server may have quoted."""
         if isinstance(error, EngineError) and not isinstance(error, ServiceError):
             return error
@@ -275,7 +245,7 @@ class _Client:
         problem = f"{self.url}: {name}: {text}" + f" (HTTP {status})" * bool(status)
         if isinstance(error, ServiceRefusedError):
             return ServiceRefusedError(problem)
-        if changes:
+        if name in CHANGES:
             return ServiceOutcomeUnknownError(f"{problem}; what of it was done is not known")
         if status in (401, 403):
             return ServiceRefusedError(f"{problem}; is the key that remote.key_env names right?")
@@ -326,6 +296,19 @@ def _variables(*, hosted: bool) -> Iterator[None]:
         os.environ.update(hidden)
 
 
+def on_sdk_thread(
+    method: "Callable[Concatenate[TinkerService, P], Awaitable[T]]",
+) -> "Callable[Concatenate[TinkerService, P], Future[T]]":
+    """A method whose call is done on the SDK's thread, and returns a future."""
+
+    @functools.wraps(method)
+    def call(self: "TinkerService", /, *arguments: P.args, **options: P.kwargs) -> Future[T]:
+        work = functools.partial(method, self, *arguments, **options)
+        return self._client.run(method.__name__, work)
+
+    return call
+
+
 class TinkerService:
     """A server with one adapter that is trained."""
 
@@ -340,16 +323,12 @@ class TinkerService:
         self._sampler_path = ""
         self._syncs = self._saves = 0
 
-    def begin(self) -> Future[None]:
-        return self._client.run("begin", self._begin)
-
-    async def _begin(self) -> None:
+    @on_sdk_thread
+    async def begin(self) -> None:
         await self._replace(await _adapter(self._client, self._connection))
 
-    def restore(self, path: str) -> Future[None]:
-        return self._client.run("restore", functools.partial(self._restore, path))
-
-    async def _restore(self, path: str) -> None:
+    @on_sdk_thread
+    async def restore(self, path: str) -> None:
         await self._replace(None)  # its place may be the only one
         name = "create_training_client_from_state_with_optimizer"
         await self._replace(await self._client.ask(self._client.service, name, path))
@@ -359,10 +338,8 @@ class TinkerService:
         if old is not None:
             await self._client.unload(old)
 
-    def sample(self, prompt: Prompt) -> Future[list[Sample]]:
-        return self._client.run("sample", functools.partial(self._sample, prompt))
-
-    async def _sample(self, prompt: Prompt) -> list[Sample]:
+    @on_sdk_thread
+    async def sample(self, prompt: Prompt) -> list[Sample]:
         async with self._syncing:
             if self._sampler is None:
                 await self._sync()
@@ -401,20 +378,16 @@ class TinkerService:
         answer = await self._client.ask(training, "forward", data, "cross_entropy")
         return _logprobs(answer, [len(ids) - 1 for ids in sequences])
 
-    def accumulate(self, rows: Sequence[Row]) -> Future[list[tuple[float, ...]]]:
-        work = functools.partial(
-            _accumulate, self._client, self._training, rows, self.capabilities.scale
-        )
-        return self._client.run("accumulate", work, changes=True)
+    @on_sdk_thread
+    async def accumulate(self, rows: Sequence[Row]) -> list[tuple[float, ...]]:
+        return await _accumulate(self._client, self._training, rows, self.capabilities.scale)
 
-    def step(self, adam: Adam) -> Future[float | None]:
-        work = functools.partial(_step, self._client, self._training, adam)
-        return self._client.run("step", work, changes=True)
+    @on_sdk_thread
+    async def step(self, adam: Adam) -> float | None:
+        return await _step(self._client, self._training, adam)
 
-    def sync(self) -> Future[None]:
-        return self._client.run("sync", self._synchronized)
-
-    async def _synchronized(self) -> None:
+    @on_sdk_thread
+    async def sync(self) -> None:
         async with self._syncing:
             await self._sync()
 
@@ -433,10 +406,8 @@ class TinkerService:
         ask = self._client.ask
         return str((await ask(self._training, "save_weights_for_sampler", name)).path)
 
-    def save(self, name: str) -> Future[str]:
-        return self._client.run("save", functools.partial(self._save, name))
-
-    async def _save(self, name: str) -> str:
+    @on_sdk_thread
+    async def save(self, name: str) -> str:
         """SkyRL gives only weights for samplers away, so both kinds are saved."""
         # A save that failed may have left its name behind, which servers take only once.
         self._saves += 1
@@ -445,11 +416,8 @@ class TinkerService:
         await self._save_sampler(name)
         return path
 
-    def download(self, path: str, folder: Path) -> Future[None]:
-        work = functools.partial(self._download, path, folder)
-        return self._client.run("download", work)
-
-    async def _download(self, path: str, folder: Path) -> None:
+    @on_sdk_thread
+    async def download(self, path: str, folder: Path) -> None:
         run, _, name = path.removeprefix("tinker://").split("/", 2)
         # SkyRL takes a bare name, and the hosted service a name with its kind.
         name = name if self.capabilities.server == "SkyRL" else f"sampler_weights/{name}"
@@ -473,12 +441,10 @@ class TinkerService:
             archive.seek(0)
             await asyncio.to_thread(answers.unpack, archive, folder)
 
-    def delete(self, path: str) -> Future[None]:
-        async def deleted() -> None:
-            await self._delete(path)
-            await self._delete(_for_sampler(path))
-
-        return self._client.run("delete", deleted)
+    @on_sdk_thread
+    async def delete(self, path: str) -> None:
+        await self._delete(path)
+        await self._delete(path.replace("/weights/", "/sampler_weights/"))
 
     async def _delete(self, path: str) -> None:
         name = "delete_checkpoint_from_tinker_path"
@@ -493,10 +459,6 @@ class TinkerService:
         if self._sampler_path:
             last.append(functools.partial(self._delete, self._sampler_path))
         self._client.close(*last)
-
-
-def _for_sampler(path: str) -> str:
-    return path.replace("/weights/", "/sampler_weights/")
 
 
 def _origin(url: str) -> tuple[str, str]:
@@ -546,11 +508,6 @@ def _data(output: Any) -> Any:
 async def _accumulate(
     client: _Client, training: Any, rows: Sequence[Row], scale: Scale
 ) -> list[tuple[float, ...]]:
-    answer = await _gradient(client, training, rows, scale)
-    return _logprobs(answer, [len(row.ids) for row in rows])
-
-
-async def _gradient(client: _Client, training: Any, rows: Sequence[Row], scale: Scale) -> Any:
     # A sum needs no weights where advantages are 0, and the hosted service takes none.
     weighted = scale == "mean per row"
     data = [
@@ -563,7 +520,8 @@ async def _gradient(client: _Client, training: Any, rows: Sequence[Row], scale: 
         )
         for row in rows
     ]
-    return await client.ask(training, "forward_backward", data, "importance_sampling")
+    answer = await client.ask(training, "forward_backward", data, "importance_sampling")
+    return _logprobs(answer, [len(row.ids) for row in rows])
 
 
 async def _step(client: _Client, training: Any, adam: Adam) -> float | None:
@@ -604,13 +562,9 @@ async def _learn(client: _Client, connection: Connection, server: str) -> tuple[
         )
     training = await _adapter(client, connection)
     try:
-        scale, metrics = await _measured(client, training, server)
+        scale, ignores = await _measured(client, training, server)
     finally:
         await client.unload(training)
-    ignores: tuple[str, ...] = ()
-    if server == "SkyRL":
-        # Only its JAX back end sends no metrics with gradients.
-        ignores = (*NOT_READ, *NOT_READ_BY_TORCH) if metrics else NOT_READ
     return connection.model, Capabilities(
         models=tuple(models),
         context=models[connection.model],
@@ -621,16 +575,17 @@ async def _learn(client: _Client, connection: Connection, server: str) -> tuple[
     )
 
 
-async def _measured(client: _Client, training: Any, server: str) -> tuple[Scale, Any]:
-    """How losses are reduced, by the gradient's norm in steps of rate 0, and metrics of a gradient.
+async def _measured(client: _Client, training: Any, server: str) -> tuple[Scale, tuple[str, ...]]:
+    """How losses are reduced, and which settings of the optimiser have no effect.
 
-    The same row twice has the norm of one under a mean over rows, and twice that under a sum. Ten
-    more targets without advantage halve it under a mean over tokens, and change no sum.
+    A gradient that is clipped to nothing, or an epsilon that dwarfs it, leaves the weights as they
+    are, beside a step with neither. Then rates are 0: the same row twice has the norm of one under
+    a mean over rows, and twice that under a sum. Ten more targets without advantage halve it under
+    a mean over tokens, and change no sum.
     """
-    metrics: Any = None
+    documented: Scale = "sum" if server == "Tinker" else "mean per row"
 
-    async def norm(count: int, counted: int) -> float | None:
-        nonlocal metrics
+    async def scored(count: int = 1, counted: int = 10) -> Any:
         ids = tuple(range(5, 26))
         row = Row(
             ids=ids[:-1],
@@ -639,21 +594,34 @@ async def _measured(client: _Client, training: Any, server: str) -> tuple[Scale,
             logprobs=(0.0,) * 20,
             advantages=(0.0,) * 10 + (1.0,) * 10,
         )
-        scale: Scale = "sum" if server == "Tinker" else "mean per row"
-        metrics = (await _gradient(client, training, [row] * count, scale)).metrics
-        still = Adam(
-            learning_rate=0.0, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0, max_grad_norm=0.0
-        )
-        return await _step(client, training, still)
+        return np.array(await _accumulate(client, training, [row] * count, documented))
 
-    one, two, longer = await norm(1, 10), await norm(2, 10), await norm(1, 20)
-    if not one or two is None or longer is None:  # the documented rules
-        return ("mean per row" if server == "SkyRL" else "sum"), metrics
+    moving = Adam(
+        learning_rate=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0, max_grad_norm=0.0
+    )
+    still = replace(moving, learning_rate=0.0)
+    moved, before = [], await scored()
+    for adam in (replace(moving, max_grad_norm=1e-12), replace(moving, eps=1e6), moving):
+        await _step(client, training, adam)
+        after = await scored()
+        moved.append(float(np.abs(after - before).max()))
+        before = after
+    clipped, dwarfed, free = moved
+    ignored: tuple[str, ...] = NOT_READ if server == "SkyRL" else ()
+    if free > MOVED:
+        ignored = NOT_READ * (clipped > free / 10) + NOT_READ_BY_TORCH * (dwarfed > free / 10)
+    one = await _step(client, training, still)
+    await scored(count=2)
+    two = await _step(client, training, still)
+    await scored(counted=20)
+    longer = await _step(client, training, still)
+    if not one or two is None or longer is None:
+        return "mean per row" if server == "SkyRL" else "sum", ignored
     ratios = round(two / one, 2), round(longer / one, 2)
     if ratios == (1, 0.5):
-        return "mean per row", metrics
+        return "mean per row", ignored
     if ratios == (2, 1):
-        return "sum", metrics
+        return "sum", ignored
     raise ServiceRefusedError(
         f"reduces its losses in a way that is not known here: a row twice has {ratios[0]} times "
         f"the gradient of one, and ten more targets {ratios[1]} times; please report this server"

@@ -97,6 +97,8 @@ async def send(self: httpx.AsyncClient, request: httpx.Request, **options: Any) 
     OPENED.get().add(self)
     call, polls = CURRENT.get(), request.url.path.endswith(POLL)
     request.headers["Accept-Encoding"] = "identity"
+    if call and call.error.done() and not call.error.cancelled():
+        await call.error  # the SDK may hear that it has ended only after its own pause
     try:
         response = await _answer(self, request, options.get("auth"), call)
     except httpx.ReadTimeout:

@@ -49,7 +49,8 @@ class RewardClient:
 
     `interrupted` is polled while waiting; if it returns true, the process is killed and `StopNow`
     is raised. `local` functions, by name, are called in this process, judges in one that has their
-    keys. Functions have these only if they are `named`; `foreign` ones have a short list and those.
+    keys. Functions have these and `hidden` variables only if they are `named`; `foreign` ones have
+    a short list and those.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class RewardClient:
         local: Functions | None = None,
         may_be_empty: bool = False,
         named: Collection[str] = (),
+        hidden: Collection[str] = (),
         foreign: bool = False,
     ) -> None:
         if not specs and not may_be_empty:
@@ -87,7 +89,7 @@ class RewardClient:
                     objects=objects,
                     foreign=foreign or judges,
                     named={*named, *keys} if judges else named,
-                    hidden=keys,
+                    hidden={*keys, *hidden},
                 ),
             )
             arguments = {"index": index, "name": spec.name, "options": dict(spec.options)}

@@ -81,6 +81,7 @@ class Scorer:
             interrupted=lambda: control.stop_now,
             local=local,
             named=config.sandbox.environment,
+            hidden=(config.remote.key_env,),
             foreign=foreign,
             may_be_empty=bool(environments) or not config.algorithm.resolved().reads_rewards,
         )

@@ -12,6 +12,7 @@ from mlx.utils import tree_map
 from grpo_engine.control import Control, StopNow
 from grpo_engine.errors import DataError
 from grpo_engine.events import Event, RolloutsAdvanced, RunPaused, RunResumed, warning
+from grpo_engine.frozen import frozen
 from grpo_engine.policy.policy import Policy, Weights
 from grpo_engine.rollouts.batches import batch_for
 from grpo_engine.rollouts.dialogue import Dialogues, EnvironmentReply
@@ -35,6 +36,21 @@ Requests = Callable[[], Iterator[Event]]
 """Handles a user's requests between tokens, and may raise `StopNow`."""
 
 
+@frozen
+class SampleRows:
+    """The rows of some prompts, and what decides their answers besides the weights.
+
+    `weights` are the sampler's if it lags behind the policy.
+    """
+
+    prompts: Sequence[PromptRows]
+    sampling: Sampling
+    seed: int
+    noise_step: int
+    dialogues: Dialogues | None = None
+    weights: Weights | None = None
+
+
 def sample_groups(
     policy: Policy,
     prompts: Sequence[PromptRows],
@@ -52,8 +68,12 @@ def sample_groups(
     `step` is that of the noise, and of the events unless they have another one. `weights` are the
     sampler's if it lags behind the policy.
     """
-    max_context = dialogues.max_context if dialogues is not None else 0
-    rows = make_rows(policy, prompts, sampling, seed=seed, step=step, max_context=max_context)
+    rows = make_rows(
+        policy,
+        SampleRows(
+            prompts=prompts, sampling=sampling, seed=seed, noise_step=step, dialogues=dialogues
+        ),
+    )
     with policy.for_sampling(weights):
         state = _Decoding(
             policy, rows, sampling, dialogues, step if event_step is None else event_step
@@ -64,27 +84,20 @@ def sample_groups(
     return [row.trajectory(has_environment=dialogues is not None) for row in rows]
 
 
-def make_rows(
-    policy: Policy,
-    prompts: Sequence[PromptRows],
-    sampling: Sampling,
-    *,
-    seed: int,
-    step: int,
-    max_context: int = 0,
-) -> list[DecodingRow]:
+def make_rows(policy: Policy, request: SampleRows) -> list[DecodingRow]:
     """One row per completion, each with its noise and its limits."""
-    decode = decoder(policy)
+    decode, sampling = decoder(policy), request.sampling
+    max_context = request.dialogues.max_context if request.dialogues is not None else 0
     rows: list[DecodingRow] = []
-    for prompt in prompts:
+    for prompt in request.prompts:
         context = min(max_context or policy.context_length, policy.context_length)
         max_tokens = context - len(prompt.ids)
         if not prompt.ids or max_tokens < 1:
             raise DataError(_does_not_fit(policy, prompt, max_context))
         for index in range(prompt.rows):
             key = row_key(
-                seed=seed,
-                step=step,
+                seed=request.seed,
+                step=request.noise_step,
                 prompt=prompt.key,
                 attempt=prompt.attempt,
                 index=index,

@@ -11,10 +11,8 @@ from grpo_engine.events import Event
 from grpo_engine.frozen import frozen
 from grpo_engine.policy.batch import TokenBatch
 from grpo_engine.policy.forward import TokenScores
-from grpo_engine.policy.policy import Weights
-from grpo_engine.rollouts.decode import Requests
-from grpo_engine.rollouts.dialogue import Dialogues
-from grpo_engine.rollouts.types import PromptRows, Sampling, Trajectory
+from grpo_engine.rollouts.decode import Requests, SampleRows
+from grpo_engine.rollouts.types import Trajectory
 from grpo_engine.run.checkpoint import Checkpoint
 
 Loss = Callable[[TokenScores], tuple[mx.array, dict[str, Any]]]
@@ -71,17 +69,9 @@ class Backend(Protocol):
         """Lower the loss scale after an overflow; false if the loss is not scaled."""
 
     def sample(
-        self,
-        prompts: Sequence[PromptRows],
-        sampling: Sampling,
-        context: StepContext,
-        *,
-        seed: int,
-        noise_step: int,
-        dialogues: Dialogues | None = None,
-        weights: Weights | None = None,
+        self, rows: SampleRows, context: StepContext, /
     ) -> Generator[Event, None, list[Trajectory]]:
-        """Sample all rows; trajectories are in the order of `prompts`."""
+        """Sample all rows; trajectories are in the order of their prompts."""
 
     def scores(
         self, batch: TokenBatch, reads: Reads, context: StepContext, /

@@ -14,7 +14,7 @@ class Clock:
         self.phases: dict[str, float] = {}
         self._external = ExternalLoad()
         self._paused_for = 0.0
-        self._started = self.now()
+        self._started, self._processor = self.now(), time.process_time()
 
     def now(self) -> float:
         """Seconds of work since a fixed moment."""
@@ -22,12 +22,17 @@ class Clock:
 
     def start_step(self) -> None:
         """Begin a step and reset the phases."""
-        self.phases, self._started = {}, self.now()
+        self.phases, self._started, self._processor = {}, self.now(), time.process_time()
         self._external.start()
 
     @property
     def step_seconds(self) -> float:
         return self.now() - self._started
+
+    @property
+    def processor_seconds(self) -> float:
+        """Processor seconds of this process since `start_step`, of all its threads."""
+        return time.process_time() - self._processor
 
     @property
     def external_seconds(self) -> float:

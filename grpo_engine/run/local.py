@@ -13,11 +13,10 @@ from grpo_engine.policy import optimizer as optim
 from grpo_engine.policy.batch import TokenBatch
 from grpo_engine.policy.forward import TokenScores, token_scores
 from grpo_engine.policy.optimizer import Learner
-from grpo_engine.policy.policy import Policy, Weights
+from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.trees import flatten
-from grpo_engine.rollouts.decode import sample_groups
-from grpo_engine.rollouts.dialogue import Dialogues
-from grpo_engine.rollouts.types import PromptRows, Sampling, Trajectory
+from grpo_engine.rollouts.decode import SampleRows, sample_groups
+from grpo_engine.rollouts.types import Trajectory
 from grpo_engine.run.backend import Loss, Norms, Reads, Snapshot, StepContext
 from grpo_engine.run.checkpoint import Checkpoint
 
@@ -39,28 +38,20 @@ class LocalBackend:
         return self.optimizer.lower_scale()
 
     def sample(
-        self,
-        prompts: Sequence[PromptRows],
-        sampling: Sampling,
-        context: StepContext,
-        *,
-        seed: int,
-        noise_step: int,
-        dialogues: Dialogues | None = None,
-        weights: Weights | None = None,
+        self, rows: SampleRows, context: StepContext
     ) -> Generator[Event, None, list[Trajectory]]:
-        """Decode all rows in one batch; `weights` are the sampler's if it lags."""
+        """Decode all rows in one batch."""
         return (
             yield from sample_groups(
                 self.policy,
-                prompts,
-                sampling,
-                seed=seed,
-                step=noise_step,
+                rows.prompts,
+                rows.sampling,
+                seed=rows.seed,
+                step=rows.noise_step,
                 event_step=context.step,
                 requests=context.requests,
-                weights=weights,
-                dialogues=dialogues,
+                weights=rows.weights,
+                dialogues=rows.dialogues,
             )
         )
 

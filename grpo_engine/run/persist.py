@@ -94,7 +94,11 @@ def save_checkpoint(run: EngineRun) -> Iterator[Event]:
         run.unsaved = ""
         yield NoteWritten(step=step, text="checkpoints can be written again")
     yield CheckpointSaved(
-        step=step, path=str(saved.path), best=best == step, seconds=run.clock.now() - begun
+        step=step,
+        path=str(saved.path),
+        best=best == step,
+        seconds=run.clock.now() - begun,
+        best_by=(run.progress.best_metric or "") if best == step else "",
     )
 
 

@@ -15,7 +15,8 @@ from grpo_engine.sandbox.descendants import MARK
 KEYS = frozenset(
     (
         *("WANDB_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"),
-        *("TINKER_API_KEY", "TINKER_CREDENTIAL_CMD", "CLOUDFLARE_ACCESS_CLIENT_SECRET"),
+        *("TINKER_API_KEY", "TINKER_CREDENTIAL_CMD"),
+        *("CLOUDFLARE_ACCESS_CLIENT_ID", "CLOUDFLARE_ACCESS_CLIENT_SECRET"),
     )
 )
 SHORT = re.compile(

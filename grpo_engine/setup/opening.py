@@ -214,12 +214,7 @@ def load_run(
     """
     config, step = context.config, context.step
     chosen = chosen or context.objects.recipe(config.algorithm)
-    remote, recipe = None, chosen
-    if config.remote.url:
-        remote, recipe = yield from _server(context, chosen)
-        policy: Policy = remote.policy
-    else:
-        policy, recipe = yield from _model(context, chosen)
+    policy, recipe, remote = yield from _model(context, chosen)
     usable = [renderer(loaded.config, loaded.task, policy).usable() for loaded in tasks]
     renders = [render for render, _ in usable]
     noted = [text for _, notes in usable for text in notes]
@@ -316,14 +311,24 @@ def _longest(
     return Lengths(*map(max, zip(*lengths, strict=True)))
 
 
-def _model(context: RunContext, chosen: Recipe) -> Generator[Event, None, tuple[Policy, Recipe]]:
-    """Load the model, and turn importance correction on in its recipe if the model needs it."""
+def _model(
+    context: RunContext, chosen: Recipe
+) -> Generator[Event, None, tuple[Policy, Recipe, RemoteBackend | None]]:
+    """Load the model or open it on its server, and load the teacher.
+
+    Importance correction is turned on in the recipe if sampler and trainer cannot agree, as two
+    programs of a server cannot.
+    """
     config, step, saved = context.config, context.step, context.saved
-    begun = time.perf_counter()
-    preflight.set_limits()
-    yield PhaseStarted(step=step, phase="load", detail=config.model.path)
-    policy = load_policy(config.model, seed=config.seed, critic=chosen.has_critic)
-    check_cache_bits(policy)
+    begun, remote = time.perf_counter(), None
+    if config.remote.url:
+        remote = yield from _server(context)
+        policy: Policy = remote.policy
+    else:
+        preflight.set_limits()
+        yield PhaseStarted(step=step, phase="load", detail=config.model.path)
+        policy = load_policy(config.model, seed=config.seed, critic=chosen.has_critic)
+        check_cache_bits(policy)
     if config.teacher.path:
         yield PhaseStarted(step=step, phase="load", detail=config.teacher.path)
         policy.teacher = load_teacher(config, policy)
@@ -333,8 +338,9 @@ def _model(context: RunContext, chosen: Recipe) -> Generator[Event, None, tuple[
         quantized = bool(config.model.cache_bits) or mismatch.is_quantized(
             flatten(policy.model.parameters())
         )
+        can_agree = remote is None and mismatch.can_agree(policy.dtype, quantized=quantized)
         # ranks on other devices may use other formats, but all must train the same way
-        agree = all(context.ranks.gather(mismatch.can_agree(policy.dtype, quantized=quantized)))
+        agree = all(context.ranks.gather(can_agree))
         recipe = mismatch.with_correction(chosen, config.algorithm.importance_cap, agree=agree)
     yield ModelLoaded(
         step=step,
@@ -346,49 +352,31 @@ def _model(context: RunContext, chosen: Recipe) -> Generator[Event, None, tuple[
         seconds=time.perf_counter() - begun,
         settled=mismatch.correction(chosen, recipe),
     )
-    return policy, recipe
+    return policy, recipe, remote
 
 
-def _server(
-    context: RunContext, chosen: Recipe
-) -> Generator[Event, None, tuple[RemoteBackend, Recipe]]:
-    """Open the policy on its server; sampler and trainer are two programs there.
-
-    So importance correction is on unless it was set.
-    """
-    config, step, saved = context.config, context.step, context.saved
+def _server(context: RunContext) -> Generator[Event, None, RemoteBackend]:
+    """Open the policy on its server."""
+    config, step = context.config, context.step
     if context.ranks.size > 1:
         raise ConfigError(
             f"remote.url has the weights on a server, and this run has {context.ranks.size} ranks; "
             "start it once, without mlx.launch",
             "remote.url",
         )
-    begun = time.perf_counter()
     yield PhaseStarted(
         step=step, phase="load", detail=f"{config.model.path} on {config.remote.url}"
     )
-    backend = yield from open_remote(
-        config, context.control, context.folder, step, context.stack.callback, begins=saved is None
+    return (
+        yield from open_remote(
+            config,
+            context.control,
+            context.folder,
+            step,
+            context.stack.callback,
+            begins=context.saved is None,
+        )
     )
-    policy = backend.policy
-    if config.teacher.path:
-        yield PhaseStarted(step=step, phase="load", detail=config.teacher.path)
-        policy.teacher = load_teacher(config, policy)
-    if saved is not None:
-        recipe = mismatch.corrected(chosen, saved.get("settled", {}))
-    else:
-        recipe = mismatch.with_correction(chosen, config.algorithm.importance_cap, agree=False)
-    yield ModelLoaded(
-        step=step,
-        path=config.model.path,
-        parameters=0,
-        trainable=0,
-        dtype=policy.dtype,
-        notes=policy.notes,
-        seconds=time.perf_counter() - begun,
-        settled=mismatch.correction(chosen, recipe),
-    )
-    return backend, recipe
 
 
 def _unplanned(config: RunConfig) -> tuple[MemoryPlan, MemoryEstimate]:

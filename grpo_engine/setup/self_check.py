@@ -17,6 +17,7 @@ from grpo_engine.config.mismatch import CACHED, Gap
 from grpo_engine.errors import SelfCheckError
 from grpo_engine.events import Event, NoteWritten, PhaseStarted
 from grpo_engine.policy.policy import Policy
+from grpo_engine.rollouts.decode import SampleRows
 from grpo_engine.rollouts.types import PromptRows, Trajectory
 from grpo_engine.run.recovery import fewer_sampled, repeated
 from grpo_engine.run.requests import step_context
@@ -103,17 +104,14 @@ def _sampled(
     ]
 
     def sample() -> Generator[Event, None, list[Trajectory]]:
-        at_a_time = replace(sampling, max_rows=run.sampling.max_rows)
-        return (
-            yield from run.backend.sample(
-                prompt_rows,
-                at_a_time,
-                step_context(run, 0),
-                seed=run.config.seed,
-                noise_step=FIXED_STEP,
-                weights=moved,
-            )
+        rows = SampleRows(
+            prompts=prompt_rows,
+            sampling=replace(sampling, max_rows=run.sampling.max_rows),
+            seed=run.config.seed,
+            noise_step=FIXED_STEP,
+            weights=moved,
         )
+        return (yield from run.backend.sample(rows, step_context(run, 0)))
 
     return (yield from repeated(run, 0, sample, partial(fewer_sampled, run, PROMPTS * ROWS)))
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from grpo_engine.alerts.rules import EARLY, mean_of
 from grpo_engine.events import NoteWritten, warning
+from grpo_engine.numbers import short
 from grpo_engine.run.session import EngineRun
 
 
@@ -32,5 +33,5 @@ def _without_effect(metrics: Sequence[Mapping[str, float]], name: str) -> str:
         has_failed = any(f"rewards/{name}/failed" in row for row in metrics)
         return "scored no answer" if has_failed else "gave None to every answer"
     if len(means) == 1 and all(row.get(f"rewards/{name}/std") == 0 for row in metrics):
-        return f"scored {means.pop():g} for every answer"
+        return f"scored {short(means.pop())} for every answer"
     return ""

@@ -3,7 +3,7 @@
 import itertools
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import mlx.core as mx
@@ -25,6 +25,7 @@ from grpo_engine.events import (
 from grpo_engine.maths.advantage import reward_metrics
 from grpo_engine.metrics import PHASES, time_of
 from grpo_engine.rollouts.types import Sampling, Trajectory
+from grpo_engine.run.clock import Clock
 from grpo_engine.run.session import EngineRun
 from grpo_engine.tasks.base import prompt_hash
 from grpo_engine.training.samples import (
@@ -330,12 +331,15 @@ def _explained_variance(experience: Experience) -> float:
     return 1 - float(error_N.var()) / variance if variance else 0.0
 
 
-def time_metrics(phases: Mapping[str, float], step_time: float, sampled: int) -> dict[str, float]:
-    """Seconds per phase, and the speed of sampling."""
+def time_metrics(clock: Clock, step_time: float, sampled: int) -> dict[str, float]:
+    """Seconds per phase and of processors, and the speed of sampling."""
+    phases = clock.phases
     metrics = {time_of(phase): phases.get(phase, 0.0) for phase in PHASES}
     if "environment" in phases:
         metrics["time/environment"] = phases["environment"]
     metrics["step_time"] = step_time
+    metrics["time/processor"] = clock.processor_seconds
+    metrics["time/others"] = clock.external_seconds
     if sampled and phases.get("generate"):
         metrics["tokens_per_second"] = sampled / phases["generate"]
     return metrics

@@ -19,6 +19,7 @@ from grpo_engine.events import (
 from grpo_engine.frozen import frozen
 from grpo_engine.policy.memory import free_cache
 from grpo_engine.rewards.scoring import OVERLONG, Scores, with_overlong
+from grpo_engine.rollouts.decode import SampleRows
 from grpo_engine.rollouts.noise import occurrences
 from grpo_engine.rollouts.prompts import Opening, RenderedPrompt
 from grpo_engine.rollouts.row import decoder, demonstration
@@ -174,16 +175,15 @@ def _sampled(
         return list(map(partial(demonstration, decode=decoder(run.policy)), rows, ids))
     environments = run.environments
     dialogues = environments.dialogues() if environments is not None else None
-    sampling = replace(request.sampling, max_rows=run.sampling.max_rows)
-    rollouts = yield from run.backend.sample(
-        rows,
-        sampling,
-        step_context(run, step),
+    sampled = SampleRows(
+        prompts=rows,
+        sampling=replace(request.sampling, max_rows=run.sampling.max_rows),
         seed=run.config.seed,
         noise_step=request.seed_step,
         dialogues=dialogues,
         weights=run.sampler_weights if request.origin == "train" else None,
     )
+    rollouts = yield from run.backend.sample(sampled, step_context(run, step))
     if environments is not None and dialogues is not None:
         with run.clock.phase("environment"):
             rollouts = environments.finish(rollouts)

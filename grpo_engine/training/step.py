@@ -78,8 +78,7 @@ def finish_step(
     progress.elapsed += step_time
     metrics["num_tokens"] = float(progress.tokens)
     written = 0 if run.recipe.demonstrates else sampled_tokens
-    metrics |= report.time_metrics(run.clock.phases, step_time, written)
-    metrics["time/others"] = run.clock.external_seconds
+    metrics |= report.time_metrics(run.clock, step_time, written)
     metrics["memory/peak_gb"] = max(run.earlier_peak, run.policy.peak_memory) / 1e9
     metrics |= memory_metrics()
     run.last_metrics = {name: metrics[name] for name in ("reward", "kl", "loss") if name in metrics}

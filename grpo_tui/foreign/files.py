@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from itertools import count, islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from grpo_engine.config.safe_json import once
 from grpo_engine.errors import quoted
@@ -107,12 +107,7 @@ def lines(path: Path) -> Iterator[tuple[int, bytes, bool]]:
     try:
         with path.open("rb") as file:
             for number in count(1):
-                line = file.readline(LONGEST_LINE + 1)
-                if len(line) > LONGEST_LINE:
-                    raise ImportRefusedError(
-                        f"{path}:{number} is longer than {LONGEST_LINE >> 20} MiB; {AGAIN}"
-                    )
-                if not line:
+                if not (line := read_line(file, f"{path}:{number}")):
                     return
                 if line.strip():
                     yield number, line, line.endswith(b"\n")
@@ -120,6 +115,14 @@ def lines(path: Path) -> Iterator[tuple[int, bytes, bool]]:
         raise ImportRefusedError(
             f"{path} cannot be read: {error.strerror or error}; check its permissions"
         ) from error
+
+
+def read_line(file: IO[bytes], at: str) -> bytes:
+    """The next line; empty at the end."""
+    line = file.readline(LONGEST_LINE + 1)
+    if len(line) > LONGEST_LINE:
+        raise ImportRefusedError(f"{at} is longer than {LONGEST_LINE >> 20} MiB; {AGAIN}")
+    return line
 
 
 def rows(path: Path) -> Iterator[Row]:

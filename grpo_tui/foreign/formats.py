@@ -4,12 +4,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from grpo_engine.paths import begins_with
 from grpo_tui.experiments.errors import ImportRefusedError
+from grpo_tui.experiments.export.files import DATABASE
 from grpo_tui.foreign.files import Folder
 from grpo_tui.foreign.nemo_rl import NEMO
 from grpo_tui.foreign.prime_rl import PRIME_RL
 from grpo_tui.foreign.reader import Format, Reader
-from grpo_tui.foreign.trackio import TRACKIO, is_database, project_columns
+from grpo_tui.foreign.trackio import TRACKIO, project_columns
 from grpo_tui.foreign.trl import TRL
 from grpo_tui.foreign.verifiers import VERIFIERS
 from grpo_tui.foreign.verl import VERL
@@ -21,7 +23,7 @@ def is_foreign(path: Path) -> bool:
     """Whether a path is not that of a store, nor of nothing."""
     if not path.is_file():
         return path.is_dir()
-    return not is_database(path) or bool(project_columns(path))
+    return not begins_with(path, DATABASE) or bool(project_columns(path))
 
 
 def recognised(path: Path) -> Sequence[Reader]:

@@ -126,7 +126,9 @@ def _import(
     finally:
         if started:
             started.close()
-    return [started.result()] if started else []
+    if started is None:
+        return []
+    return [Imported(id=started.run.id, name=started.run.name, steps=started.steps)]
 
 
 def _opened(path: Path, options: Options) -> Sequence[Reader]:
@@ -253,9 +255,6 @@ class _Import:
         if self._files_now != self._files:
             with suppress(StoreError, OSError):  # a full store keeps what was said at the beginning
                 record.set_files(self.run.id, self._files_now, self._store)
-
-    def result(self) -> Imported:
-        return Imported(id=self.run.id, name=self.run.name, steps=self.steps)
 
 
 def _begun(reader: Reader, files: RunFiles, options: Options) -> record.Run:

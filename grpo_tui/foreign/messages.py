@@ -31,23 +31,12 @@ def answer_of(messages: Sequence[Message]) -> tuple[str, tuple[Span, ...]]:
     texts = [text_of(message) for message in messages]
     if len(messages) < 2:
         return "".join(texts), ()
-    spans: list[Span] = []
-    turn = -1
+    parts = []
     for message, text in zip(messages, texts, strict=True):
         by_model = message.get("role") == "assistant"
-        turn += by_model
         name = "" if by_model else str(message.get("name") or message.get("role") or "")
-        spans.append(
-            Span(
-                start=0,  # how many tokens a message has is not known
-                length=0,
-                kind="model" if by_model else "environment",
-                turn=turn,
-                chars=len(text),
-                name=name,
-            )
-        )
-    return "".join(texts), tuple(spans)
+        parts.append((by_model, 0, len(text), name))  # its tokens are not known
+    return "".join(texts), tuple(record.spans_of(parts))
 
 
 def text_of(message: Message) -> str:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final
 
 from grpo_engine.events import Span
 from grpo_tui import record
@@ -127,14 +127,8 @@ class Line:
         """The turns and the replies; none for a single turn, or if messages are missing."""
         if len(self.runs) != len(self.texts) or len(self.runs) < 2:
             return []
-        spans: list[Span] = []
-        start, turn = 0, -1
-        for (by_model, length), text in zip(self.runs, self.texts, strict=True):
-            turn += by_model
-            kind: Literal["model", "environment"] = "model" if by_model else "environment"
-            spans.append(Span(start=start, length=length, kind=kind, turn=turn, chars=len(text)))
-            start += length
-        return spans
+        runs = zip(self.runs, self.texts, strict=True)
+        return record.spans_of((*run, len(text), "") for run, text in runs)
 
 
 def _group(items: Sequence[Line]) -> record.Group:

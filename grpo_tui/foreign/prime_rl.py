@@ -292,22 +292,11 @@ class Trace:
             parts.append((False, before, 0 if by_model else chars))
             parts.append((True, len(mask) - before, chars if by_model else 0))
         parts = [part for part in parts[1:] if part[1]]  # the first tokens are the prompt's
-        spans: list[Span] = []
-        start = turn = 0
+        joined = []
         for by_model, items in groupby(parts, key=lambda part: part[0]):
             lengths, chars = zip(*(part[1:] for part in items), strict=True)
-            turn += by_model and bool(start)
-            spans.append(
-                Span(
-                    start=start,
-                    length=sum(lengths),
-                    kind="model" if by_model else "environment",
-                    turn=turn,
-                    chars=sum(chars),
-                )
-            )
-            start += sum(lengths)
-        return spans if len(spans) > 1 else []
+            joined.append((by_model, sum(lengths), sum(chars), ""))
+        return record.spans_of(joined) if len(joined) > 1 else []
 
 
 def traces_of(episodes: Iterable[Row]) -> Iterator[Trace]:

@@ -109,20 +109,8 @@ def evaluation_of(
     """The evaluation that these held-out answers are; its mean reward is computed here."""
     means = [item.reward_mean for item in groups if item.reward_mean is not None]
     mean = {"eval/reward": fmean(means)} if means else {}
-    problems = [*map(_problem, groups)]
+    problems = [*map(record.problem_of, groups)]
     return Evaluation(problems=problems, metrics=mean | {**(metrics or {})}, greedy=greedy)
-
-
-def _problem(group: ev.Group) -> ev.EvaluationSample:
-    scores: dict[str, list[float]] = {}
-    for score in (score for answer in group.rollouts for score in answer.rewards):
-        if score.value is not None:
-            scores.setdefault(score.name, []).append(score.value)
-    return record.problem(
-        group.example_key,
-        samples=len(group.rollouts),
-        rewards={name: fmean(values) for name, values in scores.items()},
-    )
 
 
 def by_prompt(rows: Iterable[T], prompt: Callable[[T], Any]) -> list[list[T]]:

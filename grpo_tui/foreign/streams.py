@@ -11,7 +11,7 @@ from typing import IO, Final
 
 from grpo_engine.frozen import frozen
 from grpo_tui.experiments.errors import ImportRefusedError
-from grpo_tui.foreign.files import AGAIN, LONGEST_LINE, Folder, Row, row_of
+from grpo_tui.foreign.files import AGAIN, Folder, Row, read_line, row_of
 
 SEALED: Final = ".zst"
 INDEX: Final = re.compile(r"(.*)\.index\.jsonl")
@@ -70,7 +70,7 @@ class Stream:
         try:
             with self._opened(position.chunk) as file:
                 file.seek(position.offset)
-                while (line := file.readline(LONGEST_LINE + 1)).endswith(b"\n"):
+                while (line := read_line(file, f"{path}:{position.line}")).endswith(b"\n"):
                     yield position, line
                     position = replace(position, offset=file.tell(), line=position.line + 1)
                     if not reread:
@@ -79,10 +79,6 @@ class Stream:
             raise ImportRefusedError(
                 f"{path} cannot be read: {error.strerror or error}; {AGAIN}"
             ) from error
-        if len(line) > LONGEST_LINE:
-            raise ImportRefusedError(
-                f"{path}:{position.line} is longer than {LONGEST_LINE >> 20} MiB; {AGAIN}"
-            )
 
     @contextmanager
     def _opened(self, chunk: str) -> Iterator[IO[bytes]]:

@@ -21,9 +21,11 @@ from grpo_engine.config.trl_config import of_trainer
 from grpo_engine.config.trl_names import TRANSLATED
 from grpo_engine.errors import quoted
 from grpo_engine.frozen import frozen
+from grpo_engine.paths import begins_with
 from grpo_tui import record
 from grpo_tui.experiments.db.connection import open_foreign
 from grpo_tui.experiments.errors import ImportRefusedError, StoreError
+from grpo_tui.experiments.export.files import DATABASE
 from grpo_tui.foreign.files import AGAIN, LARGEST_STEP, Folder, as_text, finite, parsed
 from grpo_tui.foreign.messages import Message, answer_of, split
 from grpo_tui.foreign.reader import (
@@ -41,7 +43,6 @@ COLUMNS: Final[Mapping[str, set[str]]] = {
     "configs": {"run_name", "config"},
     "traces": {"id", "run_name", "step", "key", "messages", "metadata"},
 }
-SQLITE: Final = b"SQLite format 3\0"
 MOST_RUNS: Final = 10_000
 GLOBAL_STEP: Final = "train/global_step"  # the trainer's own step, beside trackio's count of logs
 RENAMED: Final = re.compile("__(project|run|timestamp|step|time|metrics)")
@@ -287,14 +288,9 @@ def tables(conn: sqlite3.Connection) -> dict[str, set[str]]:
     return columns
 
 
-def is_database(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(len(SQLITE)) == SQLITE
-
-
 def project_columns(path: Path) -> dict[str, set[str]]:
     """A project's tables with their columns; none if the file is no project, or damaged."""
-    if is_database(path):
+    if begins_with(path, DATABASE):
         with suppress(ImportRefusedError), opened(path) as conn:
             columns = tables(conn)
             return columns if {"metrics", "configs"} <= columns.keys() else {}

@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, ClassVar, Final
 
+from grpo_engine.config.trl_names import evaluated
 from grpo_tui import record
 from grpo_tui.experiments.errors import ImportRefusedError
 from grpo_tui.foreign.files import AGAIN, LARGEST_STEP, Folder, Row, UnfinishedError, finite, parsed
@@ -95,7 +96,7 @@ class TrlReader(Reader):
         return Step(
             groups=self._groups(rows),
             metrics={name: value for name, value in logged.items() if name not in others},
-            evaluations=[Evaluation(metrics=_evaluated(held_out))] if held_out else (),
+            evaluations=[Evaluation(metrics=evaluated(held_out))] if held_out else (),
         )
 
     def _groups(self, rows: Sequence[Row]) -> list[record.Group]:
@@ -152,18 +153,6 @@ def _group(
             answer = replace(answer, rollout=replace(answer.rollout, reward=None))
         answers.append(answer)
     return record.group(rows[0].text("prompt"), answers)
-
-
-def _evaluated(logged: Mapping[str, float]) -> dict[str, float]:
-    """The means of an evaluation by this program's names."""
-    names = {"eval_reward": "eval/reward", "eval_completions/mean_length": "eval/mean_length"}
-    means = {names[name]: value for name, value in logged.items() if name in names}
-    functions = {
-        f"eval/rewards/{match[1]}": value
-        for name, value in logged.items()
-        if (match := re.fullmatch(r"eval_rewards/(.+)/mean", name))
-    }
-    return means | functions
 
 
 def _parquet(path: Path) -> Iterator[Row]:

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from grpo_engine.config.trl_config import of_trainer
-from grpo_engine.config.trl_names import TRANSLATED
+from grpo_engine.config.trl_names import TRANSLATED, evaluated
+from grpo_engine.events import Group
 from grpo_engine.policy.embedded import EMBEDDED
 from grpo_engine.rewards.right import Right
 from grpo_tui import record
@@ -168,51 +169,37 @@ class Watch:
             self.thread.start()
         for name in HOOKS:
             if hasattr(trainer, name):
-                setattr(
-                    trainer,
-                    name,
-                    getattr(self, f"on{'' if name[0] == '_' else '_'}{name}")(
-                        getattr(trainer, name)
-                    ),
-                )
+                hook = getattr(self, f"on_{name.removeprefix('_')}")
+                setattr(trainer, name, functools.partial(hook, getattr(trainer, name)))
 
-    # -- hooks: each takes the method and returns what replaces it --------------------------------
+    # -- hooks: each takes the method that it replaces, and what this is called with --------------
 
-    def on_generate(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapped(*args: Any, **options: Any) -> Any:
-            result = original(*args, **options)
-            with self._guard():  # truncated completions have an empty mask afterwards
-                self.scored.lengths = [len(ids) for ids in result[1]]
-            return result
+    def on_generate(self, original: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        result = original(*args, **options)
+        with self._guard():  # truncated completions have an empty mask afterwards
+            self.scored.lengths = [len(ids) for ids in result[1]]
+        return result
 
-        return wrapped
+    def on_calculate_rewards(self, original: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        self._phase("score")
+        scores = original(*args, **options)
+        with self._guard():
+            self.scored.rewards = scores.detach().clone()
+        return scores
 
-    def on_calculate_rewards(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapped(*args: Any, **options: Any) -> Any:
-            self._phase("score")
-            scores = original(*args, **options)
-            with self._guard():
-                self.scored.rewards = scores.detach().clone()
-            return scores
-
-        return wrapped
-
-    def on_generate_and_score_completions(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapped(inputs: Any) -> Any:
-            training = self.trainer.model.training
-            if training:
-                self._finish_step()
-                self.begun = True
-                self.step += 1
-                self._phase("generate")
-            self.scored = Batch()
-            output = original(inputs)
-            with self._guard():
-                self._take(inputs, output, training)
-            self._phase("update" if training else "evaluate")
-            return output
-
-        return wrapped
+    def on_generate_and_score_completions(self, original: Callable[..., Any], inputs: Any) -> Any:
+        training = self.trainer.model.training
+        if training:
+            self._finish_step()
+            self.begun = True
+            self.step += 1
+            self._phase("generate")
+        self.scored = Batch()
+        output = original(inputs)
+        with self._guard():
+            self._take(inputs, output, training)
+        self._phase("update" if training else "evaluate")
+        return output
 
     def _take(self, inputs: Any, output: dict[str, Any], training: bool) -> None:
         batch = self.scored
@@ -229,53 +216,46 @@ class Watch:
         self.batch = batch
 
     def on_get_per_token_logps_and_entropies(
-        self, original: Callable[..., Any]
-    ) -> Callable[..., Any]:
-        def wrapped(*args: Any, **options: Any) -> Any:
-            result = original(*args, **options)
-            with self._guard():
-                if self.micro is not None:
-                    self.micro.logprobs = result[0].detach()
-                    self.micro.entropies = result[1].detach()
-            return result
+        self, original: Callable[..., Any], *args: Any, **options: Any
+    ) -> Any:
+        result = original(*args, **options)
+        with self._guard():
+            if self.micro is not None:
+                self.micro.logprobs = result[0].detach()
+                self.micro.entropies = result[1].detach()
+        return result
 
-        return wrapped
+    def on_compute_loss(self, original: Callable[..., Any], model: Any, inputs: Any) -> Any:
+        batch = self.batch
+        with self._guard():
+            if batch is not None and self.trainer.model.training:
+                parts = self.trainer.current_gradient_accumulation_steps
+                self.micro = MicroBatch(len(batch.updates), inputs[ROW_NUMBERS], parts)
+        try:
+            loss = original(model, inputs)
+        finally:
+            micro, self.micro = self.micro, None
+        with self._guard():
+            if batch is not None and micro is not None:
+                micro.loss = loss.detach()
+                batch.micro_batches.append(micro)
+        return loss
 
-    def on_compute_loss(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapped(model: Any, inputs: Any) -> Any:
-            batch = self.batch
-            with self._guard():
-                if batch is not None and self.trainer.model.training:
-                    parts = self.trainer.current_gradient_accumulation_steps
-                    self.micro = MicroBatch(len(batch.updates), inputs[ROW_NUMBERS], parts)
-            try:
-                loss = original(model, inputs)
-            finally:
-                micro, self.micro = self.micro, None
-            with self._guard():
-                if batch is not None and micro is not None:
-                    micro.loss = loss.detach()
-                    batch.micro_batches.append(micro)
-            return loss
-
-        return wrapped
-
-    def on_maybe_log_save_evaluate(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapped(*args: Any, **options: Any) -> Any:
-            with self._guard():  # before TRL clears its metrics
-                updates = self.trainer.state.global_step
-                if self.batch is not None and updates > self.updates:  # not at an epoch's end
-                    self.updates = updates
-                    norm = args[1] if len(args) > 1 else options.get("grad_norm")
-                    values = {"grad_norm": norm, "learning_rate": options.get("learning_rate")}
-                    self.batch.updates.append(values | self._new_metrics())
-            result = original(*args, **options)
-            with self._guard():
-                if not self.trainer._metrics["train"]:
-                    self.seen.clear()
-            return result
-
-        return wrapped
+    def on_maybe_log_save_evaluate(
+        self, original: Callable[..., Any], *args: Any, **options: Any
+    ) -> Any:
+        with self._guard():  # before TRL clears its metrics
+            updates = self.trainer.state.global_step
+            if self.batch is not None and updates > self.updates:  # not at an epoch's end
+                self.updates = updates
+                norm = args[1] if len(args) > 1 else options.get("grad_norm")
+                values = {"grad_norm": norm, "learning_rate": options.get("learning_rate")}
+                self.batch.updates.append(values | self._new_metrics())
+        result = original(*args, **options)
+        with self._guard():
+            if not self.trainer._metrics["train"]:
+                self.seen.clear()
+        return result
 
     def _new_metrics(self) -> dict[str, float]:
         """Add TRL's metrics since the last call to the batch's, and return their means."""
@@ -289,33 +269,27 @@ class Watch:
                 means[name] = sum(new) / len(new)
         return means
 
-    def on_evaluate(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapped(*args: Any, **options: Any) -> Any:
-            self.evaluated = []
-            metrics = original(*args, **options)
-            batches, self.evaluated = self.evaluated, []
-            step, ranks = self.step, self._gathered(batches)
-            with self._guard():
-                size = self.trainer.args.num_generations_eval or self.facts.group_size
-                facts = dataclasses.replace(self.facts, group_size=size)
-                self._put(lambda run: _evaluation(run, step, ranks, metrics, facts, self.right))
-            return metrics
+    def on_evaluate(self, original: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        self.evaluated = []
+        metrics = original(*args, **options)
+        batches, self.evaluated = self.evaluated, []
+        step, ranks = self.step, self._gathered(batches)
+        with self._guard():
+            size = self.trainer.args.num_generations_eval or self.facts.group_size
+            facts = dataclasses.replace(self.facts, group_size=size)
+            self._put(lambda run: _evaluation(run, step, ranks, metrics, facts, self.right))
+        return metrics
 
-        return wrapped
-
-    def on_train(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapped(*args: Any, **options: Any) -> Any:
-            try:
-                result = original(*args, **options)
-            except BaseException as error:
-                failure = error  # the name of an except clause ends with it
-                self._end(lambda run: run.__exit__(type(failure), failure, None))
-                raise
-            self._finish_step()
-            self._end(lambda run: run.close())
-            return result
-
-        return wrapped
+    def on_train(self, original: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        try:
+            result = original(*args, **options)
+        except BaseException as error:
+            failure = error  # the name of an except clause ends with it
+            self._end(lambda run: run.__exit__(type(failure), failure, None))
+            raise
+        self._finish_step()
+        self._end(lambda run: run.close())
+        return result
 
     # -- the end of a generation batch ------------------------------------------------------------
 
@@ -437,39 +411,20 @@ def _evaluation(
         for group in steps.groups_of(batches, facts, "eval")
     ]
     run.groups(step, groups)
-    names = {f"eval_rewards/{name}/mean": f"eval/rewards/{name}" for name in facts.functions}
-    names |= {"eval_reward": "eval/reward", "eval_completions/mean_length": "eval/mean_length"}
     run.evaluation(
         step,
-        [
-            record.problem(
-                group.group.example_key,
-                samples=len(group.group.rollouts),
-                correct=_correct(group, right),
-                rewards=_means(group, facts.functions),
-            )
-            for group in groups
-        ],
-        metrics={ours: metrics[theirs] for theirs, ours in names.items() if theirs in metrics},
+        [record.problem_of(item.group, _correct(item.group, right)) for item in groups],
+        metrics=evaluated(metrics),
         seconds=metrics.get("eval_runtime", float("nan")),
     )
 
 
-def _correct(group: record.Group, right: Right) -> int | None:
+def _correct(group: Group, right: Right) -> int | None:
     """How many of the answers are right; None if none of them was judged."""
     scores = [
         score.value
-        for answer in group.group.rollouts
+        for answer in group.rollouts
         for score in answer.rewards
         if score.name == right.function and score.value is not None
     ]
     return sum(map(right.accepts, scores)) if scores else None
-
-
-def _means(group: record.Group, functions: Sequence[str]) -> dict[str, float]:
-    scores: dict[str, list[float]] = {name: [] for name in functions}
-    for answer in group.group.rollouts:
-        for score in answer.rewards:
-            if score.value is not None:
-                scores[score.name].append(score.value)
-    return {name: sum(values) / len(values) for name, values in scores.items() if values}

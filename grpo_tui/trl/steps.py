@@ -11,7 +11,6 @@ import numpy as np
 from grpo_engine import events as ev
 from grpo_tui import record
 
-Arrays = Mapping[str, np.ndarray[Any, Any]]
 KEY, TARGET = "grpo_tui_key", "grpo_tui_target"  # columns: a problem's name in all runs, its answer
 
 
@@ -131,26 +130,15 @@ def _rows(
 
 def spans_of(tool_mask: Sequence[float] | None, ends: Sequence[int]) -> list[ev.Span]:
     """The turns of the model, and between them the results of tools, which have a mask of 0."""
-    spans: list[ev.Span] = []
-    start = turn = 0
+    parts: list[tuple[bool, int, int, str]] = []
     if not tool_mask or 0 not in tool_mask or not ends:
-        return spans
-    for is_model, tokens in itertools.groupby(tool_mask, key=bool):
-        length = len(list(tokens))
-        before = ends[start - 1] if start else 0
-        turn += is_model and bool(start)
-        spans.append(
-            ev.Span(
-                start=start,
-                length=length,
-                kind="model" if is_model else "environment",
-                turn=turn,
-                chars=ends[start + length - 1] - before,
-                name="" if is_model else "tools",
-            )
-        )
-        start += length
-    return spans
+        return []
+    read = start = 0
+    for by_model, tokens in itertools.groupby(tool_mask, key=bool):
+        start += (length := len(list(tokens)))
+        parts.append((by_model, length, ends[start - 1] - read, "" if by_model else "tools"))
+        read = ends[start - 1]
+    return record.spans_of(parts)
 
 
 def _passes(

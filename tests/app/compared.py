@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -64,16 +63,8 @@ def sweep_of_settings(
     random = Random(0)
     for place, beta in enumerate(betas):
         for seed in range(seeds):
-            luck = random.gauss(0, 0.03)
-            events = (
-                made
-                for event in run_events(steps=steps, seed=1 + place * seeds + seed, prompts=2)
-                for made in (
-                    evaluations(event, random, 0.3 + 0.12 * place + luck, steps)
-                    if isinstance(event, ev.EvaluationFinished)
-                    else (event,)
-                )
-            )
+            end = 0.3 + 0.12 * place + random.gauss(0, 0.03)
+            events = improving(random, end, steps, seed=1 + place * seeds + seed)
             record(
                 path, events, name=f"b{beta:g}-s{seed}", seed=seed, algorithm=algorithm(beta=beta)
             )
@@ -85,7 +76,7 @@ def sweep_of_rates(folder: Path) -> Path:
     """A sweep of two learning rates and three seeds, another sweep of its name, and a lone run."""
     path = folder / "runs.db"
     random = Random(0)
-    with closing(ExperimentStore(path)) as made_in:
+    with ExperimentStore(path) as made_in:
         for name, rates, seeds in (("other", (1e-6,), 2), ("rates", (1e-5, 1e-4), 3)):
             points: list[tuple[dict[str, Any], int]] = [
                 ({"optimizer": {"learning_rate": rate}, "seed": seed}, place)
@@ -94,15 +85,7 @@ def sweep_of_rates(folder: Path) -> Path:
             ]
             sweep, _ = RunQueue(made_in).sweep("rates", {"seed": [name]}, [])
             for number, (changes, place) in enumerate(points, 1):
-                events = (
-                    made
-                    for event in run_events(steps=6, seed=number, prompts=2)
-                    for made in (
-                        evaluations(event, random, 0.35 + 0.3 * place, 6)
-                        if isinstance(event, ev.EvaluationFinished)
-                        else (event,)
-                    )
-                )
+                events = improving(random, 0.35 + 0.3 * place, 6, seed=number)
                 record(path, events, sweep=sweep, name=f"{name}-{number}", **changes)
     record(path, run_events(steps=3), name="lone-wolf")
     return path
@@ -113,18 +96,10 @@ def sweep_of_two_settings(folder: Path) -> Path:
     """A sweep of two learning rates by two betas, two seeds each; only the rate matters."""
     path = folder / "runs.db"
     random = Random(0)
-    with closing(ExperimentStore(path)) as store:
+    with ExperimentStore(path) as store:
         sweep, _ = RunQueue(store).sweep("square", {"seed": ["square"]}, [])
         for rate, beta, seed in product((1e-5, 1e-4), (0.04, 0.4), (0, 1)):
-            events = (
-                made
-                for event in run_events(steps=6, seed=seed, prompts=2)
-                for made in (
-                    evaluations(event, random, 0.65 if rate == 1e-4 else 0.35, 6)
-                    if isinstance(event, ev.EvaluationFinished)
-                    else (event,)
-                )
-            )
+            events = improving(random, 0.65 if rate == 1e-4 else 0.35, 6, seed=seed)
             changes: dict[str, Any] = {
                 "optimizer": {"learning_rate": rate},
                 "algorithm": algorithm(beta=beta),
@@ -153,6 +128,15 @@ def evaluated_events(steps: int, tokens: int, every: int) -> Iterator[ev.Event]:
         )
         if step % every == 0:
             yield evaluation(step, share, "during")
+
+
+def improving(random: Random, end: float, steps: int, seed: int) -> Iterator[ev.Event]:
+    """A scripted run with both kinds of evaluation, the last of which has this share right."""
+    for event in run_events(steps=steps, seed=seed, prompts=2):
+        if isinstance(event, ev.EvaluationFinished):
+            yield from evaluations(event, random, end, steps)
+        else:
+            yield event
 
 
 def evaluations(
@@ -185,10 +169,10 @@ def evaluations(
         )
 
 
-def workbench(store: Path, theme: str = "dark") -> Workbench:
+def workbench(store: Path, theme: str = "dark", *, read_only: bool = False) -> Workbench:
     preferences = Preferences()
     preferences.remember(theme=theme)
-    return Workbench(store, preferences=preferences)
+    return Workbench(store, preferences=preferences, read_only=read_only)
 
 
 def refs_of(store: Path) -> tuple[str, ...]:

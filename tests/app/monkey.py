@@ -36,6 +36,7 @@ LOOSE = (
 )  # fmt: skip
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,/?*[]-=<>@#%"
 OFTEN = 20
+RESIZING = 0.05  # the share of inputs that change the size
 IN_BETWEEN = 0.01  # how often to launch a second run while one is active, as screens do in a race
 Name = tuple[str, str]
 Done = Counter[Name]
@@ -50,7 +51,6 @@ class Monkey:
     """
 
     seed: int
-    resizing: float = 0.05  # the share of inputs that change the size
     done: Done = field(default_factory=Counter)
     bound: set[Name] = field(default_factory=set)
     ways: dict[str, set[Name]] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class Monkey:
 
     async def act(self, app: Workbench, pilot: Pilot[int]) -> None:
         """Send one input."""
-        if self.rng.random() < self.resizing:
+        if self.rng.random() < RESIZING:
             any_size = (self.rng.randrange(1, 220), self.rng.randrange(1, 70))
             size_ = self.rng.choice((self.rng.choice(SIZES), any_size))
             self.inputs.append(f"size {size_}")
@@ -154,17 +154,13 @@ async def play(
     inputs: int,
     check_every: int,
     most: int = 0,
-    seconds: float = 0,
 ) -> None:
-    """Send `inputs` inputs, up to `most` until each action was done often, and check frames.
-
-    It goes on for so many seconds at least.
-    """
-    runs, end = 0, time.monotonic() + seconds
+    """Send `inputs` inputs, up to `most` until each action was done often, and check frames."""
+    runs = 0
 
     def goes_on() -> bool:
         done = len(monkey.inputs)
-        return done < inputs or time.monotonic() < end or (done < most and bool(monkey.seldom))
+        return done < inputs or (done < most and bool(monkey.seldom))
 
     while goes_on():
         app = Workbench(store, preferences=Preferences())

@@ -1,22 +1,18 @@
 """The trained model and the one it began as, asked the same thing: real processes, a tiny model."""
 
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import psutil
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from grpo_engine.config.parse import build
 from grpo_tui.app import exit_codes
 from grpo_tui.app.chat.client import Chat, Pair, Token, Turn, pair_of
 from grpo_tui.app.cli.main import main
 from grpo_tui.app.jobs.start import new_job
-from grpo_tui.app.text.safe_text import cell_len
 from grpo_tui.app.tui.app import Workbench
-from grpo_tui.app.tui.dialogs.chat import ChatPanel, ChatScreen, completion_lines
+from grpo_tui.app.tui.dialogs.chat import ChatPanel, ChatScreen
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.experiments.reader import StoreReader
 from tests.app import frames
@@ -34,7 +30,7 @@ def made(folder: Path, learning_rate: float) -> Pair:
     job = new_job(config, store=folder / "s.db")
     job.train(lambda _: None)
     job.close()
-    with closing(StoreReader(folder / "s.db")) as reader:
+    with StoreReader(folder / "s.db") as reader:
         return pair_of(reader, "@last", None)
 
 
@@ -145,13 +141,6 @@ async def test_the_screen_asks_both_and_colours_what_training_changed(trained: P
         await pilot.press("escape")
         await until(app, lambda: not isinstance(app.screen, ChatScreen))
     wait_until(lambda: not answering_processes())
-
-
-@given(st.lists(st.text(min_size=1, max_size=9), max_size=30), st.integers(2, 40))
-def test_no_line_of_an_answer_is_wider_than_its_panel(texts: list[str], width: int) -> None:
-    tokens = [Token(text, -1.0, -1.0 - place) for place, text in enumerate(texts)]
-    for line in completion_lines(tokens, width):
-        assert sum(cell_len(piece) for piece, _ in line) <= width
 
 
 async def test_arrows_scroll_the_dialogue(tmp_path: Path) -> None:

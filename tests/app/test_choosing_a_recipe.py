@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from pathlib import Path
 from random import Random
 
@@ -150,7 +149,7 @@ def test_a_sweep_over_recipes_compares_them_as_defined(
         )
         == 0
     )
-    with closing(StoreReader(store)) as reader:
+    with StoreReader(store) as reader:
         configs = [build(tree) for tree in reader.column(select(QUEUE_ITEM.c.config))]
     assert [config.algorithm.resolved() for config in configs] == list(RECIPES.values())
 

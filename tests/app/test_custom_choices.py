@@ -1,7 +1,6 @@
 """Functions of users in the store: recorded, compared, resumed, cloned, swept over, inspected."""
 
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +64,7 @@ def store(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def reader(store: Path) -> Iterator[StoreReader]:
-    with closing(StoreReader(store)) as opened:
+    with StoreReader(store) as opened:
         yield opened
 
 
@@ -120,7 +119,7 @@ def test_a_closure_is_trained_with_and_given_again_to_resume(world: Path, tmp_pa
             break
     run.close()
     assert run.config.algorithm.signal == "python:scaled"
-    with closing(StoreReader(store)) as opened:
+    with StoreReader(store) as opened:
         source = opened.functions(opened.resolve("closure").key)["signal"]
     assert source["name"] == "python:scaled"
     assert "return scale * (rewards_PG" in source["code"]
@@ -135,7 +134,7 @@ def test_a_closure_is_trained_with_and_given_again_to_resume(world: Path, tmp_pa
     assert longer.rollouts(step=1)
     with pytest.raises(EngineError, match="has no step 9: its last one is 3"):
         longer.rollouts(step=9)
-    with closing(StoreReader(store)) as opened:
+    with StoreReader(store) as opened:
         assert opened.run(opened.resolve("closure").key).config["steps"] == 3
 
 
@@ -171,7 +170,7 @@ def test_the_inspector_and_the_lab_evaluate_functions_as_the_engine_did(
     for name, algorithm in {"custom": functions, "plain": {}}.items():
         tree = keywords(world, **algorithm, passes=2)
         grpo.train(record=store, progress=False, name=name, **tree)
-    with closing(StoreReader(store)) as opened:
+    with StoreReader(store) as opened:
         losses, missing = last_losses(opened, "custom")
         expected, _ = last_losses(opened, "plain")
         assert not missing
@@ -222,7 +221,7 @@ def test_a_closure_is_not_evaluated_elsewhere(world: Path, tmp_path: Path) -> No
     store = tmp_path / "store.db"
     how = grpo.recipe("dr-grpo", trust=lambda ratio_BT, advantages_BT: ratio_BT * advantages_BT)
     grpo.train(record=store, progress=False, name="closure", **keywords(world) | {"algorithm": how})
-    with closing(StoreReader(store)) as opened:
+    with StoreReader(store) as opened:
         losses, missing = last_losses(opened, "closure")
     assert not any(losses)
     assert "python:lambda was given by a Python process, which alone can evaluate it" in missing

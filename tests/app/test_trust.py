@@ -97,7 +97,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("evil_module", None)
 
 
-@pytest.fixture(params=list(NAMED))
+@pytest.fixture(
+    params=[
+        pytest.param(name, marks=pytest.mark.slow) if number % 3 else name
+        for number, name in enumerate(NAMED)
+    ]
+)
 def planted(
     request: pytest.FixtureRequest,
     here: Path,

@@ -1,7 +1,7 @@
 """Walks through the workbench by keys, and panels that are painted without one."""
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +108,7 @@ def rollouts_view(
     store: Path, step: int = 4, group: int = 1, rollout: int = 1, origin: ev.Origin = "train"
 ) -> RolloutsView:
     """What Rollouts shows on a rollout of a store's first run."""
-    with closing(StoreReader(store)) as reader:
+    with StoreReader(store) as reader:
         groups = load_step(reader, 1, step, origin)
         view = RolloutsView().with_step(groups).at_rollout(group, rollout)
         return view.with_detail(load_group(reader, groups, groups.groups[group]))

@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,7 @@ def training(store: Path, world: Path, steps: int, *, deaf: bool = False) -> Ter
 
 
 def summary(store: Path) -> RunSummary:
-    with closing(StoreReader(store)) as reader:
+    with StoreReader(store) as reader:
         return reader.resolve("calm-otter")
 
 
@@ -96,7 +95,7 @@ def test_checkpoint_and_stop_leaves_when_the_step_is_saved(
         assert terminal.ended() == 0
     found = summary(store)
     assert found.status == "stopped"
-    with closing(StoreReader(store)) as reader:
+    with StoreReader(store) as reader:
         assert post_mortem(reader, found.key).checkpoint_step == found.step
 
 
@@ -126,7 +125,7 @@ def test_handing_over_goes_on_in_the_background(world: Path, tmp_path: Path) -> 
         assert b"continues in the background" in terminal.raw
     found = wait_for(store, "running")
     assert found.attempts == 2
-    with closing(StoreReader(store)) as reader:
+    with StoreReader(store) as reader:
         attempt = reader.run(found.key).attempts[-1]
     os.kill(attempt.pid, signal.SIGTERM)
     assert wait_for(store, "stopped").step > 3

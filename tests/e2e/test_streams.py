@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -51,7 +50,7 @@ def test_a_run_whose_results_are_not_printed_is_recorded_and_says_so(
     done = redirected(tmp_path, f"> {FULL}", "train", config, "--name", "otter", *form)
     assert done.returncode == 1
     assert os.strerror(28) in done.stderr.splitlines()[-1]
-    with closing(StoreReader(tmp_path / "store.db")) as reader:
+    with StoreReader(tmp_path / "store.db") as reader:
         assert reader.resolve("otter").status == "completed"
 
 
@@ -60,7 +59,7 @@ def test_a_command_without_standard_streams_does_its_work(closed: str, tmp_path:
     record_run(tmp_path / "store.db", name="otter")
     assert redirected(tmp_path, closed, "runs", "rename", "otter", "badger").returncode == 0
     assert redirected(tmp_path, closed, "runs", "show", "otter").returncode == 3
-    with closing(StoreReader(tmp_path / "store.db")) as reader:
+    with StoreReader(tmp_path / "store.db") as reader:
         assert reader.resolve("badger").name == "badger"
 
 
@@ -69,5 +68,5 @@ def test_a_run_without_standard_streams_is_trained(world: Path, tmp_path: Path) 
     config = write_config(world, tmp_path / "c.yaml", steps=1)
     done = redirected(tmp_path, "<&- >&- 2>&-", "train", config, "--name", "otter")
     assert done.returncode == 0
-    with closing(StoreReader(tmp_path / "store.db")) as reader:
+    with StoreReader(tmp_path / "store.db") as reader:
         assert reader.resolve("otter").status == "completed"

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from grpo_engine.config.parse import build, merge
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
-from grpo_engine.events import Event, Group, GroupScored, NoteWritten, RunFailed
+from grpo_engine.events import Event, Group, GroupScored, NoteWritten, RunFailed, RunFinished
 from grpo_engine.rewards.load import find
 from grpo_engine.run.user_objects import UserObjects
 from grpo_engine.trainer import run
@@ -96,6 +96,13 @@ def events_of(config: RunConfig, folder: Path, *, resume: bool = False) -> list[
     return list(run(config, Control(), folder=folder, resume=resume, objects=objects))
 
 
+def completed(config: RunConfig, folder: Path, *, resume: bool = False) -> list[Event]:
+    """Run to the end, which is no failure, and return all events."""
+    events = events_of(config, folder, resume=resume)
+    assert isinstance(events[-1], RunFinished), events[-1]
+    return events
+
+
 def cut_off(config: RunConfig, folder: Path, ends: Callable[[Event], bool]) -> None:
     """Run until an event, as if the process ended there."""
     events = run(config, Control(), folder=folder, objects=objects_of(config))
@@ -103,7 +110,7 @@ def cut_off(config: RunConfig, folder: Path, ends: Callable[[Event], bool]) -> N
     events.close()  # type: ignore[attr-defined]
 
 
-def of(kind: type[Kind], events: Iterable[Event]) -> list[Kind]:
+def of(kind: type[Kind], events: Iterable[object]) -> list[Kind]:
     """The events of a kind."""
     return [event for event in events if isinstance(event, kind)]
 
@@ -124,3 +131,9 @@ def failure(config: RunConfig, folder: Path, *, resume: bool = False) -> RunFail
     end = events_of(config, folder, resume=resume)[-1]
     assert isinstance(end, RunFailed), end
     return end
+
+
+def timeless(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Metrics without times and memory, which no two runs share."""
+    apart = ("time/", "memory/", "step_time", "tokens_per_second")
+    return {name: value for name, value in metrics.items() if not name.startswith(apart)}

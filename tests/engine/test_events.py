@@ -25,6 +25,7 @@ def test_the_stored_names_of_events_are_these() -> None:
         "ModelLoaded",
         "PhaseStarted",
         "PhaseAdvanced",
+        "ServerAwaited",
         "PromptsStarted",
         "RolloutsAdvanced",
         "GroupScored",

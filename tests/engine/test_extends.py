@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from grpo_engine.config.parse import build, parse_sets, read_yaml
+from grpo_engine.config.parse import parse_sets, read_yaml
 from grpo_engine.consent import UntrustedError
 from grpo_engine.errors import ConfigError
 from grpo_engine.extends import DEEPEST, Layer, combined, config_of, file_layers, sources
@@ -131,11 +131,6 @@ def test_a_chain_of_files_has_an_end() -> None:
     files = {f"f{n}": f"extends: f{n + 1}.yaml" for n in reversed(range(DEEPEST + 1))}
     with pytest.raises(ConfigError, match=f"more than {DEEPEST} files build on each other"):
         layers(**files)
-
-
-def test_a_file_that_extends_nothing_is_as_before() -> None:
-    (layer,) = layers(mine="steps: 3")
-    assert config_of((layer,)) == build({"steps": 3})
 
 
 def test_a_file_that_many_name_is_read_once(

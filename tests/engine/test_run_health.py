@@ -100,7 +100,24 @@ CASES: tuple[tuple[str, Evidence, Label], ...] = (
     (
         "measured before training only, and on its plateau",
         evidence(0.30, step=40, active=True, training=ROSE, lately=STAYED),
+        "slowing",
+    ),
+    (
+        "measured before training only, and ended on its plateau",
+        evidence(0.30, step=40, training=ROSE, lately=STAYED),
         "learned",
+    ),
+    (
+        # .08 in the second half of the steps so far is more than half of .12 in the first
+        "rises at nearly the same pace, within noise",
+        evidence(
+            0.30,
+            step=40,
+            active=True,
+            training=ROSE,
+            lately=MetricChange(before=0.42, after=0.5, error=0.05),
+        ),
+        "learning",
     ),
     ("no gain so far", evidence(0.30, step=40, active=True, training=STAYED), "flat"),
 )
@@ -147,7 +164,7 @@ def test_a_run_whose_right_answers_fall_while_the_held_out_reward_rises_is_hacke
     assert verdict(0.008, 0.018, 0.045, 0.119) == Health(
         label="hacked?",
         reason="Held-out accuracy fell from 47% at step 20 to 39% at step 30 while the held-out "
-        "reward rose from 0.045 to 0.119: the model is rewarded for something other than right "
+        "reward rose from .045 to .12: the model is rewarded for something other than right "
         "answers.",
     )
     for rewards in ((), (0.008, 0.018, 0.045, 0.065)):
@@ -169,8 +186,8 @@ def test_a_collapse_shows_in_the_answers_of_training_after_three_steps() -> None
     verdict = health(Evidence(step=4, active=True, judge=BY_ANSWER, collapse=change))
     assert verdict == Health(
         label="broken",
-        reason="Right answers in training fell from 38% in the first step to 3% in the steps since "
-        "2: the model gets worse at the task.",
+        reason="Right answers in training fell from 38% in the first step to 3.4% in the steps "
+        "since 2: the model gets worse at the task.",
     )
     # held-out answers that were tried at the end decide
     risen, earlier = evaluated(0.3, 0.6), evaluated(0.3, 0.3)
@@ -193,13 +210,14 @@ def test_what_training_says_changes_with_every_ten_steps_only() -> None:
 def test_a_step_is_named_only_if_something_was_measured_there() -> None:
     both = evidence(0.30, 0.88, lately=STAYED)
     assert health(both).reason == (
-        "Held-out accuracy rose from 30% at step 0 to 88% at step 60; since the middle of the run, "
-        "right answers in training went from 30% to 33%, which chance alone can explain."
+        "Held-out accuracy rose from 30% at step 0 to 88% at step 60; in the second half of the "
+        "steps, right answers in training went from 30% to 33%, which chance alone can explain."
     )
     once = evidence(0.30, step=44, active=True, training=ROSE, lately=STAYED)
     assert health(once).reason == (
-        "Right answers in training rose from 30% in steps 1 to 10 to 50% in steps 31 to 40, but no "
-        "further since the middle of the run (30%). Held-out accuracy was measured once."
+        "Right answers in training rose from 30% in steps 1 to 10 to 50% in steps 31 to 40, but in "
+        "the second half of the steps so far only from 30% to 33%, which chance alone can explain. "
+        "Held-out accuracy was measured once."
     )
     fell = MetricChange(before=0.5, after=0.3, error=0.02)
     worse = health(evidence(0.30, step=40, training=fell, lately=fell))
@@ -212,6 +230,10 @@ def test_the_reason_has_the_numbers_or_the_alert() -> None:
         "Held-out accuracy rose from 30% at step 0 to 88% at step 60"
     )
     assert health(evidence(0.30, 0.80, 0.88)).reason == (
+        "Held-out accuracy rose from 30% at step 0 to 88% at step 60, but since step 30 only from "
+        "80% to 88%, which chance alone can explain."
+    )
+    assert health(evidence(0.30, 0.88, 0.88)).reason == (
         "Held-out accuracy rose from 30% at step 0 to 88% at step 60, but no further since step 30."
     )
     assert health(evidence(0.30, 0.01, alerts=("format_hacking",))).reason == SAID

@@ -37,11 +37,6 @@ def run_of(path: Path, name: str, seed: int = 0) -> int:
     return recorded(path, started(), *steps, end, tree=config(seed=seed), name=name).key
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "store.db"
-
-
 def test_results_are_metrics_of_the_steps_that_they_are_of(path: Path) -> None:
     key = run_of(path, "first")
     event = measured(0.25, 0.5)

@@ -1,6 +1,5 @@
 """Runs side by side: exact differences, equal work, seeds, the same problems."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -161,11 +160,6 @@ def test_runs_are_compared_at_equal_work(
 ) -> None:
     one, two = cells(reader, "reward", axis=axis, at=at)
     assert (one.at, two.at) == (slow, fast)
-
-
-def test_numbers_that_are_none_have_no_interval() -> None:
-    assert statistics.mean_interval((math.nan,)) == (None, None)
-    assert all(value != value for value in statistics.mean_interval((1.0, math.nan)))
 
 
 def test_one_run_has_numbers_and_settings_but_nothing_to_compare(reader: StoreReader) -> None:

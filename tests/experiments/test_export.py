@@ -183,28 +183,6 @@ def test_metrics_are_read_in_pages_of_steps(
     assert max(counts) <= size
 
 
-def test_a_tracker_is_given_the_steps_as_they_are_read(
-    reader: StoreReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    logged: list[int] = []
-    waiting: list[int] = []
-
-    def rows(*_: Any, **__: Any) -> Iterator[dict[str, Any]]:
-        for step in range(20):
-            waiting.append(step - len(logged))
-            yield {"step": step, "at": "", "loss": 1.0}
-
-    def scalar(_name: str, _value: float, step: int, _at: float) -> bytes:
-        logged.append(step)
-        return b""
-
-    monkeypatch.setattr("grpo_tui.experiments.export.trackers.metric_rows", rows)
-    monkeypatch.setattr("grpo_tui.experiments.export.trackers.scalar", scalar)
-    assert export_to("tensorboard", reader, reader.runs()[:1], tmp_path) == 20
-    assert logged == list(range(20))
-    assert max(waiting) <= 2
-
-
 def records(data: bytes) -> Iterator[bytes]:
     """The messages of a TensorBoard file, with their CRCs checked."""
     place = 0

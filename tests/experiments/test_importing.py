@@ -1,14 +1,16 @@
 """Importing runs from another store."""
 
+import lzma
 import re
 from pathlib import Path
 
 import pytest
 
 from grpo_engine import events as ev
+from grpo_tui.experiments import importing
 from grpo_tui.experiments.db.paths import log_file, run_folder
 from grpo_tui.experiments.errors import ImportRefusedError
-from grpo_tui.experiments.importing import import_store
+from grpo_tui.experiments.importing import import_packed, import_store, is_packed
 from grpo_tui.experiments.purge import purge
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import resume_run
@@ -136,3 +138,41 @@ def test_what_is_no_run_is_refused_with_its_name(tmp_path: Path) -> None:
         # remedies for the current store are none here
         assert not re.search("--db|the first run", str(refusal.value))
     store.close()
+
+
+def test_a_store_packed_by_xz_is_imported_and_no_temporary_file_is_named(tmp_path: Path) -> None:
+    there, packed = tmp_path / "theirs.db", tmp_path / "theirs.db.xz"
+    record_run(there, name="theirs", last=(evaluated(3),))
+    packed.write_bytes(lzma.compress(there.read_bytes()))
+    with ExperimentStore(tmp_path / "s.db") as store:
+        assert is_packed(packed)
+        assert not is_packed(there)
+        ((short, name),) = import_packed(store, packed)
+    assert name == "theirs"
+    with StoreReader(tmp_path / "s.db") as reader:
+        assert reader.run(reader.resolve(short).key).origin == f"import of {packed}"
+    kinds = (ev.StepFinished, ev.EvaluationFinished)  # tokens lie beside the store
+    here, original = (
+        [event for event in facts(*pair) if isinstance(event, kinds)]
+        for pair in ((tmp_path / "s.db", short), (there, "theirs"))
+    )
+    assert here == original
+    assert len(here) == 4
+
+
+def test_a_packed_store_that_is_damaged_or_too_large_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = lzma.compress(bytes(3_000_000))
+    (tmp_path / "cut.db.xz").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "large.db.xz").write_bytes(whole)
+    (tmp_path / "text.db.xz").write_bytes(lzma.compress(b"no database at all" * 100))
+    monkeypatch.setattr(importing, "LARGEST", 2_000_000)
+    with ExperimentStore(tmp_path / "s.db") as store:
+        for name, words in (
+            ("cut", "cannot be unpacked"),
+            ("large", "more than 2 MB"),
+            ("text", "text.db.xz cannot be imported: .*not a database"),
+        ):
+            with pytest.raises(ImportRefusedError, match=words):
+                import_packed(store, tmp_path / f"{name}.db.xz")

@@ -21,11 +21,6 @@ Import = Callable[..., Imported | None]
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Path:
-    return tmp_path / "s.db"
-
-
-@pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "run"
 

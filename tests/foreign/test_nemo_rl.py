@@ -15,11 +15,6 @@ from tests.foreign.made import detail, events, groups
 HERE = Path(__file__).parent / "nemo_rl"
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    return tmp_path / "s.db"
-
-
 def imported(store: Path, folder: Path = HERE) -> dict[tuple[int, str], list[ev.Group]]:
     """The groups by step and origin."""
     import_runs(folder, Options(store=store))

@@ -24,11 +24,6 @@ TRAINER = Path("monitors/file/traces/annotations/trainer/00000.jsonl")
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Path:
-    return tmp_path / "s.db"
-
-
-@pytest.fixture
 def run(tmp_path: Path) -> Path:
     with tarfile.open(HERE / "prime_rl.tar.xz") as packed:
         packed.extractall(tmp_path, filter="data")

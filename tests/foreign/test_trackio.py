@@ -29,11 +29,6 @@ def project(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    return tmp_path / "s.db"
-
-
 def change(path: Path, *scripts: str) -> None:
     with closing(sqlite3.connect(path)) as conn:
         for script in scripts:

@@ -19,11 +19,6 @@ from tests.foreign.made import HERE, detail, events, groups, texts
 FOUR = [1.0, 0.0, 0.0, 1.0]
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    return tmp_path / "s.db"
-
-
 def written(folder: Path, step: int = 1, **columns: list[Any]) -> Path:
     """A step of one prompt with four answers, and these columns."""
     (folder / "completions").mkdir(parents=True, exist_ok=True)

@@ -17,11 +17,6 @@ HERE = Path(__file__).parent / "verifiers"
 CALL = '<tool_call>\n{"name": "calculate", "arguments": {"text": "6 * 7"}}\n</tool_call>'
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    return tmp_path / "s.db"
-
-
 def take(store: Path, folder: Path) -> list[Imported]:
     return import_runs(folder, Options(store=store))
 

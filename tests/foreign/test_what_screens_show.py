@@ -3,8 +3,6 @@
 import tarfile
 from pathlib import Path
 
-import pytest
-
 from grpo_tui.app.feed.run_state import RunState
 from grpo_tui.app.feed.snapshot import Head
 from grpo_tui.app.inspector.stored import GroupDetail, load_group, load_step
@@ -14,11 +12,6 @@ from grpo_tui.app.tui.widgets.panel import plain_text
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.foreign.importing import Options, import_runs
 from tests.foreign.made import HERE, events
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    return tmp_path / "s.db"
 
 
 def group(store: Path) -> GroupDetail:

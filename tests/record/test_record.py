@@ -318,17 +318,6 @@ def test_a_store_that_nobody_can_write_never_blocks_the_loop(
     assert len(seen) == 2  # of the store, and of what is not stored yet
 
 
-def test_a_store_that_is_deleted_is_written_again(store: Path) -> None:
-    run = record.run("kept", store=store)
-    run.step(1)
-    run._recorder.flush()
-    store.unlink()
-    run.step(2)
-    run.close()
-    with StoreReader(store) as reader:
-        assert reader.resolve("kept").step == 2
-
-
 @pytest.mark.parametrize("verb", ["resume", "eval", "chat", "pause", "stop"])
 def test_verbs_that_need_the_trainer_say_so(
     store: Path, verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -1,10 +1,16 @@
-"""Numbers of a server of `skyrl_server` beside ours: python -m tests.tools.skyrl_checks MODEL
+"""A server of `skyrl_server` beside this program.
 
-MODEL is the folder that the server serves. Prints by how much log-probabilities of its base model
-differ from those of the same folder in MLX, by how much sampled ones differ from scored ones, and
-how far a step of Adam moved them.
+    python -m tests.tools.skyrl_checks numbers MODEL [URL]
+    python -m tests.tools.skyrl_checks curves MODEL FOLDER [URL]
+
+MODEL is the folder that the server serves. `numbers` prints by how much log-probabilities of its
+base model differ from those of the same folder in MLX, by how much sampled ones differ from scored
+ones, and how far a step of Adam moved them. `curves` trains the same settings there and here, with
+three seeds, and prints held-out accuracies as a table; runs that the store in FOLDER has are kept.
 """
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,7 +21,23 @@ from mlx_lm import load
 
 from grpo_engine.remote.protocol import Adam, Connection, Prompt, Row
 from grpo_engine.remote.service import connect
+from grpo_tui.experiments.errors import StoreError
+from grpo_tui.experiments.reader import StoreReader
 
+URL = "http://127.0.0.1:8123"
+SEEDS = (1, 2, 3)
+EVERY, STEPS = 10, 40
+# The scale of LoRA is SkyRL's, 32 / rank, and clipping is off, since SkyRL has none.
+SETTINGS = f"""\
+steps: {STEPS}
+rewards: {{functions: [numeric_answer, format_all], weights: [1.0, 2.0]}}
+rollout: {{prompts: 8, group_size: 8, max_new_tokens: 32}}
+algorithm: {{recipe: grpo}}
+optimizer: {{learning_rate: 7.0e-4, max_grad_norm: 0.0}}
+evaluation: {{problems: 128, every: {EVERY}, greedy: false, pinned: 0}}
+checkpoint: {{every: 0}}
+"""
+WHERE = {"server": [], "here": ["model.lora_scale=4.0"]}
 ADAM = Adam(learning_rate=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0, max_grad_norm=0.0)
 
 
@@ -25,7 +47,7 @@ def ours(model: Any, ids: tuple[int, ...]) -> np.ndarray:
     return np.array(mx.take_along_axis(logprobs, mx.array(ids[1:])[:, None], axis=-1)[:, 0])
 
 
-def main(folder: Path, url: str) -> None:
+def numbers(folder: Path, url: str) -> None:
     model, tokenizer = load(str(folder))[:2]
     vocab_size = len(tokenizer.get_vocab())
     service = connect(
@@ -72,5 +94,51 @@ def main(folder: Path, url: str) -> None:
     service.close()
 
 
+def curves(model: Path, folder: Path, url: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    settings, store = folder / "settings.yaml", folder / "s.db"
+    settings.write_text(SETTINGS)
+    env = os.environ | {"GRPO_TUI_DB": str(store)}
+    for seed in SEEDS:
+        for where, own in WHERE.items():
+            name = f"{where}-{seed}"
+            if accuracies(store, name):
+                continue
+            changes = [f"model.path={model}", f"seed={seed}", f"name={name}", *own]
+            changes += [f"remote.url={url}"] if where == "server" else []
+            words = [word for change in changes for word in ("--set", change)]
+            program = (sys.executable, "-m", "grpo_tui", "train", settings)
+            subprocess.run([*map(str, program), *words], env=env, check=True)
+    steps = range(0, STEPS + 1, EVERY)
+    print(f"| held-out accuracy after step | {' | '.join(map(str, steps))} |")
+    print("| --- " * (len(steps) + 1) + "|")
+    for where in WHERE:
+        runs = [accuracies(store, f"{where}-{seed}") for seed in SEEDS]
+        for seed, run in zip(SEEDS, runs, strict=True):
+            print(f"| {where}, seed {seed} | {cells(run)} |")
+        print(f"| {where}, mean | {cells(np.mean(runs, axis=0))} |")
+
+
+def cells(values: Any) -> str:
+    return " | ".join(f"{value:.0%}" for value in values)
+
+
+def accuracies(store: Path, name: str) -> list[float]:
+    """A run's evaluations in order; none of a run that is not complete."""
+    try:
+        with StoreReader(store) as reader:
+            run = reader.resolve(name)
+            views = reader.evaluations(run.key) if run.status == "completed" else ()
+    except StoreError:
+        return []
+    return [view.metrics["eval/accuracy"] for view in views]
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2] if sys.argv[2:] else "http://127.0.0.1:8123")
+    match sys.argv[1:]:
+        case ["numbers", model, *url]:
+            numbers(Path(model), *url or [URL])
+        case ["curves", model, folder, *url]:
+            curves(Path(model).resolve(), Path(folder).resolve(), *url or [URL])
+        case _:
+            raise SystemExit(__doc__)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 HOME = Path.home() / ".cache" / "grpo-tui" / "trl"
 TRAINS = ["torch==2.13.0", "trl==1.16.0", "peft", "datasets", "accelerate"]
+TASKS = ["reasoning-gym"]  # whose text one of the tasks reads
 # What recording needs of this program's dependencies; MLX is none of it.
 RECORDS = ["sqlmodel", "platformdirs", "psutil", "pydantic", "pyyaml", "numpy"]
 
@@ -17,10 +18,11 @@ RECORDS = ["sqlmodel", "platformdirs", "psutil", "pydantic", "pyyaml", "numpy"]
 def make(home: Path) -> Path:
     """The interpreter of the environment, which is made where it is not complete."""
     python, done = home / "bin" / "python", home / ".filled"
-    if not done.is_file():
+    packages = [*TRAINS, *TASKS, *RECORDS]
+    if not done.is_file() or done.read_text(encoding="utf-8").split() != packages:
         venv.create(home, with_pip=True, clear=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", *TRAINS, *RECORDS], check=True)
-        done.touch()
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
+        done.write_text("\n".join(packages), encoding="utf-8")
     return python
 
 

@@ -1,9 +1,9 @@
 """`grpo-tui export`: write a table of runs, their answers as data, or all of them as a bundle."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -15,21 +15,12 @@ from grpo_tui.app.text.words import count_of
 from grpo_tui.experiments.errors import QueryError
 
 if TYPE_CHECKING:
-    from grpo_tui.app.datasets.rows import DataFormat
+    from grpo_tui.app.datasets.rows import Choice, DataFormat
     from grpo_tui.experiments.reader import StoreReader
     from grpo_tui.experiments.values import RunSummary
 
 What = Literal["runs", "metrics", "rollouts", "turns", "tokens", "evaluations"]
 Format = Literal["csv", "jsonl", "tensorboard", "wandb", "trackio", "sft", "preferences"]
-NO_CHOICE: Mapping[str, Any] = {
-    "columns": {},
-    "search": "",
-    "best": 1,
-    "right": None,
-    "min_reward": None,
-    "min_margin": 0.0,
-    "limit": 0,
-}
 ENDINGS: dict[str, Format] = {".csv": "csv", ".jsonl": "jsonl", "": "csv"}
 
 # The options of a bundle, and those of data for the next training.
@@ -97,24 +88,25 @@ def export(
     Example: grpo-tui export @last --format sft --out best.jsonl
     """
     from grpo_engine.platform.priority import set_priority
+    from grpo_tui.app.datasets.rows import Choice
 
     set_priority("utility", 5)  # A run that is recorded goes first.
     out = None if out == Path("-") else out
     columns = {"step": step, "idx": group, "origin": origin}
-    choice = {
-        "columns": {name: value for name, value in columns.items() if value is not None},
-        "search": search,
-        "best": best,
-        "right": right,
-        "min_reward": min_reward,
-        "min_margin": min_margin,
-        "limit": limit,
-    }
+    choice = Choice(
+        columns={name: value for name, value in columns.items() if value is not None},
+        search=search,
+        best=best,
+        right=right,
+        min_reward=min_reward,
+        min_margin=min_margin,
+        limit=limit,
+    )
     if format == "sft" or format == "preferences":
         if to or with_adapter or with_code or yes or raw or what != "metrics":
             raise typer.BadParameter(f"--format {format} goes with --out and filters of answers")
         _write_data(runs, format, out, choice)
-    elif choice != NO_CHOICE:
+    elif choice != Choice():
         raise typer.BadParameter("filters of answers need --format sft or preferences")
     elif to is None:
         if with_adapter or with_code or yes:
@@ -126,17 +118,15 @@ def export(
         _write_bundle(runs, to, with_adapter=with_adapter, with_code=with_code, yes=yes)
 
 
-def _write_data(
-    runs: Runs, format: "DataFormat", out: Path | None, choice: Mapping[str, Any]
-) -> None:
+def _write_data(runs: Runs, format: "DataFormat", out: Path | None, choice: "Choice") -> None:
     """Write answers as data for the next training, and say which are in it."""
-    from grpo_tui.app.datasets.rows import Choice, DataRows
+    from grpo_tui.app.datasets.rows import DataRows
     from grpo_tui.experiments.export.files import write_rows
 
     if out is not None and out.suffix.lower() not in (".jsonl", ".json", ""):
         raise typer.BadParameter(f"--out {out}: {format} is written as JSON lines, such as .jsonl")
     with reading() as reader:
-        rows = DataRows(reader, resolve_all(reader, runs), format, Choice(**choice))
+        rows = DataRows(reader, resolve_all(reader, runs), format, choice)
         count = write_rows(iter(rows), "jsonl", out or data_stdout())
     print_stderr(rows.summary(count) + (f"\nwrote {out}" if out else ""))
 

@@ -39,6 +39,7 @@ def plan(
 
     Settings come from the preset, then the file, then --set, as for train. Devices of this
     machine's kind are planned for. Exit status 1 where rollout.max_new_tokens does not fit.
+    With remote.url say what a step asks of the server: memory is its matter.
 
     Example: grpo-tui plan starter --memory 16GB --set rollout.max_new_tokens=512
     """
@@ -51,6 +52,9 @@ def plan(
         config = assemble(Path(model), preset, sets)
     else:
         config = assemble(file, preset, [*(sets or ()), f"model.path={model}"])
+    if config.remote.url:
+        print_server(config, prompt_tokens, as_json=as_json)
+        return
     policy = describe(config.model)
     if config.teacher.path:
         policy.teacher = load_teacher(config, policy, describe)
@@ -72,6 +76,27 @@ def usable(memory: str | None) -> int:
     if size is None:
         raise typer.BadParameter(f"{memory} is no size; write for example 16GB")
     return int(SHARE * float(size[1]) * 1e9 * (METAL_SHARE if mx.metal.is_available() else 1))
+
+
+def print_server(config: "RunConfig", prompt_tokens: int, *, as_json: bool) -> None:
+    """Print the requests and tokens of a step on the server of these settings."""
+    from dataclasses import asdict
+
+    from grpo_engine.policy.memory import Lengths
+    from grpo_engine.setup.server_cost import ServerCost
+    from grpo_tui.app.text.server_text import server_calls, server_tokens
+
+    rollout, remote = config.training, config.remote
+    cost = ServerCost.of(config, Lengths(prompt_tokens, rollout.max_new_tokens))
+    name = remote.model or config.model.path
+    if as_json:
+        print_json({"model": name, "server": remote.url, "calls": cost.calls, **asdict(cost)})
+        return
+    print_text(
+        f"{name} on {remote.url}: {rollout.prompts} prompts of {prompt_tokens} tokens x "
+        f"{rollout.group_size} answers of {rollout.max_new_tokens} tokens\n"
+        f"Calls: {server_calls(cost)}.\nTokens: {server_tokens(cost)}."
+    )
 
 
 def report_of(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from grpo_engine.run_health import Health
     from grpo_tui.app.text.run_columns import Outcome, RunColumn
+    from grpo_tui.experiments.importing import Imported
     from grpo_tui.experiments.store import ExperimentStore
     from grpo_tui.experiments.values import AlertView, PostMortem, RunDetail, RunSummary
 
@@ -342,7 +343,9 @@ def delete(
 def import_(
     paths: Annotated[
         list[Path],
-        typer.Argument(help="OTHER.db, BUNDLE.zip, or another trainer's run: its folder or file."),
+        typer.Argument(
+            help="OTHER.db, also as .xz, BUNDLE.zip, or another trainer's run: its folder or file."
+        ),
     ],
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on as another trainer's run grows, until ctrl+c.")
@@ -356,25 +359,18 @@ def import_(
 
     Example: grpo-tui runs import colleague.db
     """
-    from grpo_tui.experiments.bundles import import_bundle, is_bundle
-    from grpo_tui.experiments.importing import import_store
-    from grpo_tui.foreign.formats import is_foreign
-
     imported: list[dict[str, str]] = []
-    stores = [path for path in paths if is_bundle(path) or not is_foreign(path)]
+    stores = {path: importer for path in paths if (importer := _importer(path))}
     if stores and (follow or name or task or run):
         raise typer.BadParameter(
-            f"{stores[0]} is a store: leave --follow, --name, --task and --run out"
+            f"{next(iter(stores))} is a store: leave --follow, --name, --task and --run out"
         )
     if len(paths) > 1 and (follow or name):
         raise typer.BadParameter("give one PATH with --follow or --name")
     with writing() as store:
-        for path in stores:
+        for path, importer in stores.items():
             imported += [
-                {"id": run, "name": called}
-                for run, called in (import_bundle if is_bundle(path) else import_store)(
-                    store, path, print_stderr
-                )
+                {"id": run, "name": called} for run, called in importer(store, path, print_stderr)
             ]
     for path in paths:
         if path not in stores:
@@ -382,6 +378,19 @@ def import_(
     print_rows(imported, as_json=as_json)
     if not imported:
         print_stderr("nothing was imported: all of it is already in the store")
+
+
+def _importer(path: Path) -> "Callable[..., Imported] | None":
+    """What imports the runs of a store or a bundle; None if they are of another trainer."""
+    from grpo_tui.experiments.bundles import import_bundle, is_bundle
+    from grpo_tui.experiments.importing import import_packed, import_store, is_packed
+    from grpo_tui.foreign.formats import is_foreign
+
+    if is_bundle(path):
+        return import_bundle
+    if is_packed(path):
+        return import_packed
+    return None if is_foreign(path) else import_store
 
 
 def _import_foreign(path: Path, **options: Any) -> "Iterator[dict[str, str]]":

@@ -1,17 +1,22 @@
 """What all screens and dialogs of the workbench can do."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from rich.console import RenderableType
 from rich.segment import Segment
 from rich.style import Style
 from textual.await_complete import AwaitComplete
 from textual.color import Color
+from textual.css.styles import RulesMap
+from textual.geometry import Size
+from textual.reactive import Reactive
 from textual.renderables.background_screen import BackgroundScreen
 from textual.screen import ModalScreen, Screen
+from textual.strip import Strip
+from textual.visual import Visual
+from textual.widget import Widget
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -28,11 +33,18 @@ class AppScreen(AnyScreen):
     """A base class for screens; list it before `Screen`."""
 
     view: Any  # the state of a screen that has one, as a frozen value
+    # What loses or gets the focus draws itself; Textual would draw the whole screen as well.
+    focused: Reactive[Widget | None] = Reactive(None, repaint=False)
 
     @property
     def workbench(self) -> Any:
         """The app; a screen that can import it has its type."""
         return self.app
+
+    def _screen_resized(self, size: Size) -> None:
+        """Lay out for another size only: a new screen is told the size that it is laid out for."""
+        if size != self._size:  # `size` is the terminal's
+            super()._screen_resized(size)
 
     def _compositor_refresh(self) -> None:
         """Draw what changed below a dialog once; Textual would draw all of it with each event."""
@@ -73,27 +85,40 @@ class AppScreen(AnyScreen):
 
 
 @lru_cache(maxsize=4096)
-def tinted(style: Style, colour: Color) -> Style:
+def tinted(style: Style | None, colour: Color) -> Style | None:
     """A style as Textual tints it in what is below a dialog."""
     ((_, result, _),) = BackgroundScreen.process_segments((Segment(" ", style),), colour)
-    return result or style
+    return result
 
 
-class Below(BackgroundScreen):
-    """The screen below a dialog; Textual would mix the colours of each piece of text anew."""
+class Below(Visual):
+    """The lines of the screen below a dialog, tinted.
 
-    @classmethod
-    def process_segments(cls, segments: Iterable[Segment], color: Color) -> Iterable[Segment]:
-        """Tint pieces of text; overrides Textual."""
-        for text, style, control in segments:
-            plain = (style or Style.null()).clear_meta_and_links()
-            yield Segment(text, tinted(plain, color), control)
+    Textual would mix the colours of each piece of text anew, and cut the pieces into lines again.
+    """
+
+    def __init__(self, screen: "AnyScreen", colour: Color) -> None:
+        self._screen, self._colour = screen, colour
+
+    def get_optimal_width(self, _rules: RulesMap, container_width: int) -> int:
+        return container_width
+
+    def get_height(self, _rules: RulesMap, _width: int) -> int:
+        return self._screen.size.height
+
+    def render_strips(self, *_: object) -> list[Strip]:
+        """The tinted lines."""
+        colour = self._colour
+        return [
+            Strip([Segment(text, tinted(style, colour)) for text, style, _ in strip])
+            for strip in self._screen._compositor.render_strips()
+        ]
 
 
 class DismissedOnce(AnyScreen):
     """A base class for screens over others; list it before `Screen`."""
 
-    def render(self) -> RenderableType:
+    def render(self) -> Any:
         """What is below the dialog, tinted; overrides Textual."""
         drawn = super().render()
         return Below(drawn.screen, drawn.color) if isinstance(drawn, BackgroundScreen) else drawn

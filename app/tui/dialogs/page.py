@@ -39,12 +39,12 @@ class PageDialog(Dialog[None]):
     def compose(self) -> ComposeResult:
         with VerticalScroll() as box:
             box.border_title, box.border_subtitle = self._heading, self.hint
-            yield from map(Static, self._texts)
+            yield Static(Content("\n").join(self._texts))
 
     def action_copy(self) -> None:
         """Copy what is selected, or all of it."""
-        texts = (str(text.content) for text in self.query(Static))
-        self.workbench.copy(self.get_selected_text() or "\n".join(texts))
+        text = self.get_selected_text() or str(self.query_one(Static).content)
+        self.workbench.copy(text)
 
     def on_mount(self) -> None:
         """Focus the text, so that the arrow keys scroll at once."""

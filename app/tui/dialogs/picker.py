@@ -97,7 +97,8 @@ class Picker(Dialog[PickerResult | None]):
     Picker Static { color: $text-muted; width: 100%; }
     Picker OptionList {
         height: 1fr; border: none; background: $background; padding: 0;
-        scrollbar-size-vertical: 1;
+        scrollbar-size-vertical: 1; scrollbar-gutter: stable;
+        text-wrap: nowrap; text-overflow: ellipsis;
     }
     Picker OptionList:focus { border: none; background-tint: transparent 0%; }
     Picker DetailsPanel { margin-top: 1; }
@@ -174,7 +175,7 @@ class Picker(Dialog[PickerResult | None]):
     def _prompt(self, item: PickerItem, widths: Sequence[int]) -> Content:
         sign = "✗ " if item.bad else "✓ " if item.value in self.marks else "  "
         cells = [
-            (f"{pad(text, width)} ", "$foreground" if column else "bold $headline")
+            (" " * bool(column) + pad(text, width), "$foreground" if column else "bold $headline")
             for column, (text, width) in enumerate(zip(item.columns, widths, strict=False))
         ]
         return Content.assemble((sign, "bold $accent"), *cells)

@@ -15,7 +15,6 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from textual.app import ComposeResult
-from textual.reactive import reactive
 from textual.screen import Screen
 from textual.widgets import Input, TextArea
 from textual.worker import Worker
@@ -60,7 +59,7 @@ class WorkbenchScreen(ExportingScreen, Screen[None]):
     ALLOW_IN_MAXIMIZED_VIEW = "TopBar, TourLine, KeyBar, FindBar, TooSmall"
     BINDINGS = bindings("screen")
 
-    snapshot: reactive[Snapshot] = reactive(Snapshot, repaint=False)
+    snapshot = Snapshot()
     opening: Worker[None] | None = None  # reads what the user has asked to see
     previous_mode: str = ""  # the screen on which the user asked for it
     _followed_run = ""  # the run on Watch that this screen has followed
@@ -170,7 +169,7 @@ class WorkbenchScreen(ExportingScreen, Screen[None]):
 
     def frame(self, snapshot: Snapshot, now: float, mark: str) -> None:
         """Update the screen; called by the app with each frame."""
-        if not self.children:  # the program ends, and its widgets are gone already
+        if not self.query_children(TopBar):  # the program ends, and its widgets go
             return
         self.guide()
         bar = self.query_one(TopBar)
@@ -180,12 +179,17 @@ class WorkbenchScreen(ExportingScreen, Screen[None]):
             bar.snapshot = self.query_one(TooSmall).snapshot = snapshot
             self.show(snapshot)
         bar.elsewhere = self.workbench.elsewhere(snapshot.head.id)
-        bar.key = "3" if self.mode == "watch" or self.workbench.began else ""
+        bar.key = self.key_of_other_run
         if not self.has_followed_run and (run := self.run_on_watch) is not None:
             self._followed_run = run
             if run:
                 self.run_opened(run)
         self.tick(now)
+
+    @property
+    def key_of_other_run(self) -> str:
+        """The key of Watch where it opens a live run that is not shown."""
+        return "3" if self.mode == "watch" or self.workbench.began else ""
 
     def guide(self) -> None:
         """Show the tour's sentence for this screen, if there is a tour."""

@@ -12,11 +12,16 @@ from typing import Any
 from rich.segment import Segment
 from rich.text import Text
 from textual.app import App
+from textual.await_remove import AwaitRemove
 from textual.cache import LRUCache
 from textual.color import Color
 from textual.css.stylesheet import Stylesheet
+from textual.dom import DOMNode
+from textual.events import Key
 from textual.filter import LineFilter
+from textual.message import Message
 from textual.screen import Screen
+from textual.widget import Widget
 
 from grpo_tui.app.text.safe_text import safe, without_acting
 from grpo_tui.app.tui.looks.themes import THEMES
@@ -54,6 +59,8 @@ class SafeFilter(LineFilter):
 class ThemedApp(App[int]):
     """An app with our themes; the chosen one is set before anything is drawn."""
 
+    is_acting = False  # whether an action or a request is carried out, which may wait for a screen
+
     def __init__(self, theme: str) -> None:
         super().__init__()
         for known in THEMES:
@@ -67,6 +74,14 @@ class ThemedApp(App[int]):
         """Leave with the error; Textual would draw all local values first, for half a minute."""
         assert self._exception is not None
         self.panic(Text(safe("".join(format_exception(self._exception)), "\n")))
+
+    async def _dispatch_message(self, message: Message) -> None:
+        """Note what is carried out; overrides Textual. A key of the terminal is only passed on."""
+        self.is_acting = not isinstance(message, Key) or message.is_forwarded
+        try:
+            await super()._dispatch_message(message)
+        finally:
+            self.is_acting = False
 
     @property
     def is_exiting(self) -> bool:
@@ -94,6 +109,10 @@ class ThemedApp(App[int]):
                 self.stylesheet.read(path)
         self.stylesheet.apply(screen)
         screen._css_update_count = self._css_update_count
+
+    def _prune(self, *nodes: Widget, parent: DOMNode | None = None) -> AwaitRemove:
+        """Remove widgets; overrides Textual, which lays out the shown screen after any dialog."""
+        return super()._prune(*nodes, parent=None if parent is self else parent)
 
     def delay_update(self, delay: float = 0.05) -> None:
         """Delay drawing, but only briefly if the next frame is complete; overrides Textual."""

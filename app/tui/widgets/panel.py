@@ -7,14 +7,15 @@ focus and themes. It does not paint while the panel is hidden or its screen is i
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from rich.segment import Segment
 from textual.color import Color
 from textual.geometry import Offset, Region, Size
 from textual.message import Message
+from textual.reactive import reactive
 from textual.selection import Selection
 from textual.strip import Strip
 from textual.widget import Widget
@@ -39,6 +40,16 @@ def strip_of(theme: str, line: tuple[Span, ...], width: int) -> Strip:
         *first, last = strip.adjust_cell_length(width - 1)
         strip = Strip([*first, last, Segment("…", last.style)])
     return strip.adjust_cell_length(width, base)
+
+
+@lru_cache(maxsize=1024)
+def framed_strip(theme: str, line: tuple[Span, ...], width: int, edge: str) -> Strip:
+    """A line between the sides of a frame.
+
+    The same line gives the same strip, which keeps what Textual has made of it for the terminal.
+    """
+    side = strip_of(theme, (("│", edge),), 1)
+    return Strip.join([side, strip_of(theme, line, width), side])
 
 
 class Panel(Widget, can_focus=True):
@@ -178,12 +189,13 @@ class Panel(Widget, can_focus=True):
     def _draw(self) -> None:
         width, height = self.inner
         lines = self.paint(width, height)[:height] if width > 0 and height > 0 else []
-        strips = [self._strip(line, width) for line in lines]
-        strips += [self._strip([], width)] * (height - len(lines))
+        lines += [[]] * (height - len(lines))
         if self.framed:
-            edge = self._strip([("│", self._frame_colour())], 1)
-            strips = [Strip.join([edge, strip, edge]) for strip in strips]
-            strips = [self._frame_top(), *strips, self._frame_bottom()]
+            theme, edge = self.app.theme, self._frame_colour()
+            inside = (framed_strip(theme, tuple(line), width, edge) for line in lines)
+            strips = [self._frame_top(), *inside, self._frame_bottom()]
+        else:
+            strips = [self._strip(line, width) for line in lines]
         self._strips, self._painted_for = strips[: self.size.height], self._key()
 
     def _frame_colour(self) -> str:
@@ -210,7 +222,8 @@ class Panel(Widget, can_focus=True):
         """Lines for the compositor; overrides Textual, whose borders and padding no panel has."""
         if self._painted_for != self._key():
             self._draw()
-        strips = [self._line(y) for y in crop.line_range]
+        selection = self.text_selection
+        strips = [self._line(y, selection) for y in crop.line_range]
         for line_filter in self.get_line_filters():
             strips = [strip.apply_filter(line_filter, BLACK) for strip in strips]
         return [strip.crop(*crop.column_span) for strip in strips]
@@ -219,13 +232,12 @@ class Panel(Widget, can_focus=True):
         """One line with the offsets needed for selection by mouse; overrides Textual."""
         if self._painted_for != self._key():
             self._draw()
-        return self._line(y).apply_offsets(0, y)
+        return self._line(y, self.text_selection).apply_offsets(0, y)
 
-    def _line(self, y: int) -> Strip:
+    def _line(self, y: int, selection: Selection | None) -> Strip:
         if y >= len(self._strips):
             return self._strip([], self.size.width)
         strip = self._strips[y]
-        selection = self.text_selection
         if selection is not None and (span := selection.get_span(y)) is not None:
             start, end = span
             end = strip.cell_length if end == -1 else end
@@ -249,6 +261,22 @@ class Panel(Widget, can_focus=True):
     def on_descendant_blur(self) -> None:
         """Dim the frame."""
         self.refresh()
+
+
+class ViewPanel(Panel):
+    """A panel that draws the view of its screen."""
+
+    view: reactive[Any]
+    unseen: ClassVar[frozenset[str]] = frozenset()  # fields of the view that it does not draw
+
+    def show_view(self, view: Any) -> bool:
+        """Take another view; it is painted, and True returned, if a field differs that is drawn."""
+        old, names = self.view, (item.name for item in fields(view))
+        if any(getattr(old, n) is not getattr(view, n) for n in names if n not in self.unseen):
+            self.view = view
+            return True
+        self.set_reactive(type(self).view, view)
+        return False
 
 
 class BarPanel(Panel, can_focus=False):

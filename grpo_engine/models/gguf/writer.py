@@ -20,6 +20,7 @@ from grpo_engine.models.gguf.architectures import (
     interleaved,
     llama3_factors,
 )
+from grpo_engine.policy.source import rotary_settings
 
 Precision = Literal["float32", "float16", "q8_0"]
 FORMATS: Mapping[Precision, tuple[GGMLQuantizationType, LlamaFileType]] = {
@@ -35,6 +36,7 @@ def write_gguf(
 ) -> None:
     """Write `weights`, by their names in mlx-lm, with settings and tokenizer of `folder`."""
     config = read_json(folder / "config.json")
+    config |= rotary_settings(config)
     architecture = str(config.get("model_type"))
     if architecture not in ARCHITECTURES:
         raise ModelError(

@@ -87,20 +87,6 @@ def test_an_axis_of_a_tall_chart_has_labels_at_equal_distances(
     assert gaps == pytest.approx([gaps[0]] * len(gaps) if gaps else [])
 
 
-@pytest.mark.parametrize(
-    ("values", "labels", "expected"),
-    [
-        ([0.0, 1.95], 5, ["0", ".5", "1", "1.5", "2"]),
-        ([0.0, 0.15], 5, ["0", ".05", ".1", ".15"]),
-        ([0.3, 0.88], 5, ["0", ".2", ".4", ".6", ".8", "1"]),
-    ],
-)
-def test_labels_of_tall_charts_by_hand(
-    values: list[float], labels: int, expected: list[str]
-) -> None:
-    assert [label for _, label in axis(values, labels=labels).labels] == expected
-
-
 @given(st.lists(st.floats(1e-30, 1e12), min_size=1, max_size=6), st.integers(2, 5))
 @example([0.1], 2)
 def test_a_logarithmic_axis_contains_the_data_between_labels_that_are_true(

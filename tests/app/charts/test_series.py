@@ -1,7 +1,6 @@
 """Series: the moving average, resumes, and curves cut to pixels and pooled in bands."""
 
 import math
-import random
 from array import array
 from collections.abc import Sequence
 
@@ -164,36 +163,6 @@ def test_steps_are_where_their_tokens_and_seconds_are() -> None:
 
 
 # -- pixels -------------------------------------------------------------------------------------
-
-
-def test_pixels_keep_the_extremes_and_the_way_of_the_line() -> None:
-    rng = random.Random(3)
-    one = series([rng.random() for _ in range(10_000)], first=0)
-    trace = whole(one, 100)
-    assert [item.x for item in trace.columns] == list(range(100))
-    # a column is 101 steps wide: 7 * 101 = 707, and half of 101 on both sides
-    assert trace.columns[7].low == min(one.values[657:758])
-    assert trace.columns[7].high == max(one.values[657:758])
-    line = one.average[657:758]
-    assert trace.columns[7].line == (line[0], min(line), max(line), line[-1])
-    assert trace.columns[7].end == one.average[757]
-
-
-def test_a_column_without_a_number_is_a_gap() -> None:
-    # places 0 to 7 times 3/7: .0 .4 .9 1.3 1.7 2.1 2.6 3, rounded to the columns 0 0 1 1 2 2 3 3
-    one = series([1.0, math.nan, 3.0, 9.0, math.inf, math.nan, math.nan, 7.0], 0.5, first=0)
-    columns = whole(one, 4).columns
-    assert [item.low for item in columns] == pytest.approx([1.0, 3.0, math.nan, 7.0], nan_ok=True)
-    assert [item.high for item in columns] == pytest.approx([1.0, 9.0, math.nan, 7.0], nan_ok=True)
-    ends = [one.average[0], one.average[3], math.nan, one.average[7]]
-    assert [item.end for item in columns] == pytest.approx(ends, nan_ok=True)
-    assert [item.x for item in whole(series([1.0, 2.0, 3.0]), 4).columns] == [1, 2, 3]
-
-
-def test_a_sparse_series_is_not_bent() -> None:
-    trace = whole(at([0, 50, 100], [0.1, 0.9, 0.2]), 50)
-    assert trace.sparse
-    assert [item.line for item in trace.columns] == [(0.1,), (0.9,), (0.2,)]
 
 
 @given(

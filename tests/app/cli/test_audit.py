@@ -136,7 +136,7 @@ def test_a_run_that_only_trains_is_named_with_what_is_fine(cli: Cli, store: Path
     record(store, run_events(steps=2), name="calm-otter")
     lines = cli("audit", "calm-otter").out.splitlines()
     assert lines[0] == "calm-otter: completed, step 2 of 2, flat"
-    health = "warning  health, step 2: Held-out accuracy went from 8%"
+    health = "warning  health, step 2: Held-out accuracy went from 8.0%"
     assert any(line.startswith(health) for line in lines)
     assert any(line.startswith("no data  hacking") for line in lines)  # it is too early to tell
 

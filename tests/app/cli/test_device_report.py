@@ -2,7 +2,6 @@
 
 import getpass
 import json
-import signal
 import socket
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks import device
-from benchmarks.device import Children, Done, Part
+from benchmarks.device import Done, Part
 
 
 def step(number: int, **metrics: float) -> dict[str, Any]:
@@ -61,14 +60,6 @@ def test_steps_that_are_missing_or_not_finite_fail() -> None:
     assert (late.passed, late.seen) == (False, "1 of 2 steps; cut off at its time limit")
 
 
-def test_only_full_tuning_in_float16_may_be_refused() -> None:
-    refused = Done(2, lines({"event": "RunFailed", "step": 0, "message": "use bfloat16"}))
-    found = device.judged("full, float16", refused, 2)
-    assert (found.passed, found.seen) == (True, "refused, as it should be: use bfloat16")
-    assert not device.judged("lora, float16", refused, 2).passed
-    assert not device.judged("full, float16", Done(1, refused.out), 2).passed
-
-
 @pytest.mark.parametrize(
     ("where", "loss", "passed"),
     [("cpu", 0.5, True), ("cpu", 0.51, False), ("gpu", 0.51, True), ("gpu", 0.7, False)],
@@ -80,22 +71,3 @@ def test_a_processor_resumes_bit_for_bit_and_a_gpu_nearly(
     whole = [started, step(1), step(2), step(3)]
     found = device.compared(whole, [started, step(1), step(2)], [started, step(3, loss=loss)])
     assert found.passed is passed, found.seen
-
-
-def test_a_run_that_begins_again_has_not_resumed() -> None:
-    whole = [step(1), step(2)]
-    assert not device.compared(whole, [step(1)], whole).passed
-    assert not device.compared(whole, whole, []).passed
-
-
-def test_a_child_that_crashes_hangs_or_complains_is_named() -> None:
-    children = Children()
-
-    def ended(code: str, limit: float) -> str:
-        return children.run("timeit", "-n", "1", "-r", "1", code, limit=limit).why
-
-    assert ended("import os, signal; os.kill(os.getpid(), signal.SIGILL)", 60) == "ended by SIGILL"
-    assert ended("import time; time.sleep(600)", 1) == "cut off at its time limit"
-    assert ended("raise ValueError('no such device')", 60) == "ValueError: no such device"
-    killed = children.run("timeit", "-n", "1", "pass", limit=60, until=lambda _: True)
-    assert killed.status in (0, -signal.SIGKILL)

@@ -1,7 +1,6 @@
 """Examples first, then GRPO; and a model's own best answers as examples."""
 
 import json
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -37,7 +36,7 @@ def test_grpo_goes_on_with_what_was_learned_and_the_best_answers_are_learned(
     assert rows
     sets = ["--set", f"task.name={best}"]
     trained(db, "best", "--from", "further", "--steps", "2", *learn, *sets)
-    with closing(StoreReader(db)) as reader:
+    with StoreReader(db) as reader:
         runs = {name: reader.resolve(name) for name in ("warm", "further", "best")}
         tried = {name: reader.evaluations(run.key) for name, run in runs.items()}
         key = runs["best"].key

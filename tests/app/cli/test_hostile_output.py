@@ -2,7 +2,6 @@
 
 import io
 import json
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,7 +58,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ended(1),
         )
         assert handle.close()
-    with closing(ExperimentStore(path)) as store:
+    with ExperimentStore(path) as store:
         store.change(1, note=NAME)
     return path
 
@@ -80,7 +79,7 @@ def test_every_export_holds_every_text_whole(
     out = tmp_path / f"out.{format}"
     raw = ["--raw"] if format == "csv" else []
     assert cli("export", *RUNS, "--what", what, "--out", str(out), *raw).code == exit_codes.OK
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         rows = list(rows_of(what, reader, [reader.resolve(name) for name in RUNS]))
     wanted = [{key: text for key, text in row.items() if isinstance(text, str)} for row in rows]
     assert any("\x1b" in text for row in wanted for text in row.values())

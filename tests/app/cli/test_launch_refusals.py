@@ -1,6 +1,5 @@
 """Commands that start runs refuse what would fail at the first step, and record nothing."""
 
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ WRONG = {"rewards.functions": "abc", "model.path": "./nowhere", "task.name": "no
 def recorded(store: Path) -> tuple[int, int]:
     """How many runs and queued runs there are."""
     try:
-        with closing(StoreReader(store)) as reader:
+        with StoreReader(store) as reader:
             return len(reader.runs()), len(reader.queue())
     except StoreError:  # there is no store yet
         return 0, 0

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,7 @@ def test_a_run_is_exported_with_its_facts(
     config = settings(world, steps=2, evaluation={"before_and_after": True, "samples": 2})
     events = events_of(config, tmp_path / "run")
     key = record(store, iter(events), **{**config.model_dump(mode="json"), "name": "calm/otter"})
-    with closing(StoreReader(store)) as reader:
+    with StoreReader(store) as reader:
         folder = run_folder(store, reader.run(key).summary.id)
     shutil.rmtree(folder)
     (tmp_path / "run").rename(folder)

@@ -197,3 +197,22 @@ def test_the_presets_for_macs_fit(
     assert report["requested"]["answer_tokens"] == 1024
     assert report["requested"]["remedy"] == ""
     assert report["requested"]["peak"] <= report["limit"]
+
+
+def test_of_a_server_the_calls_and_tokens_of_a_step_are_said_and_no_memory(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # 16 prompts of 100 tokens, 8 answers of 50 each: 128 rows of 150 tokens
+    sizes = ["rollout.prompts=16", "rollout.group_size=8", "rollout.max_new_tokens=50"]
+    sets = [*sizes, "remote.url=http://localhost:8000", "remote.model=served", "algorithm.beta=0"]
+    words = ["org/never-fetched", "--prompt-tokens", "100"]
+    words += [word for text in sets for word in ("--set", text)]
+    report = reported(capsys, *words)
+    assert (report["model"], report["server"]) == ("served", "http://localhost:8000")
+    assert (report["samples"], report["updates"]) == (16, 1)
+    assert (report["read"], report["sampled"], report["trained"]) == (1600, 6400, 19_200)
+    assert main(["plan", *words]) == exit_codes.OK
+    printed = capsys.readouterr().out
+    assert "16 for answers" in " ".join(printed.split())
+    assert "1,600 read and 6,400 sampled" in " ".join(printed.split())
+    assert "GB" not in printed

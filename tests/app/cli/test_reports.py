@@ -92,7 +92,7 @@ def test_compare_begins_with_the_verdict_and_ranks_settings_not_runs(
     places = [
         said.index(part)
         for part in (
-            "sampled answers to 60 held-out problems; reached: ",
+            "sampled answers to 60 held-out problems; goal: ",
             "greedy answers to 60 held-out",
             "seconds a step",
             "algorithm.beta",

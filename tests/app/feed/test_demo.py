@@ -9,12 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from docs import screens
 from grpo_tui import app
 from grpo_tui.app.feed import demo
 from grpo_tui.app.feed.replay import ReplayFeed
 from grpo_tui.app.tui.app import Workbench
-from grpo_tui.experiments.reader import StoreReader
 from tests.app import frames
 from tests.app.rest import until
 from tests.app.stored import record
@@ -95,20 +93,5 @@ def test_packing_leaves_out_the_machine_and_its_folders(tmp_path: Path) -> None:
 def test_the_bundled_recording_names_no_folder_of_its_machine(tmp_path: Path) -> None:
     content = demo.unpack(tmp_path).read_bytes()
 
-    assert b"/tmp/" not in content
-    assert b"/home/" not in content
-
-
-def test_the_runs_of_the_pictures_are_two_settings_of_beta_with_two_seeds_each(
-    tmp_path: Path,
-) -> None:
-    store = demo.unpack(tmp_path, screens.SEVERAL)
-    with StoreReader(store) as reader:
-        runs = reader.runs(columns=("algorithm.beta",))
-        kept = {(run.name, run.columns["algorithm.beta"], run.seed) for run in runs}
-    content = store.read_bytes()
-
-    assert kept == set(screens.RUNS)
-    assert {(run.status, run.step) for run in runs} == {("completed", 60)}
     assert b"/tmp/" not in content
     assert b"/home/" not in content

@@ -1,7 +1,6 @@
 """Watch and Runs say the same of a run's health."""
 
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,18 +8,18 @@ import pytest
 
 from grpo_engine import events as ev
 from grpo_engine.alerts.change import Evaluation, MetricChange
-from grpo_engine.run_health import Evidence, Judge, health
+from grpo_engine.run_health import Evidence, Judge
 from grpo_tui.app.charts.series import Series
 from grpo_tui.app.feed.feed import Session
 from grpo_tui.app.feed.narrator import narrate
 from grpo_tui.app.feed.snapshot import Head, Snapshot
 from grpo_tui.app.feed.stored import StoreFeed
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.run_health import evidence_of, healths
+from grpo_tui.experiments.run_health import healths
 from tests import patience
 from tests.app.script import CONFIG
 from tests.app.stored import record, run_events
-from tests.experiments.made import alerted, fallen, recorded
+from tests.experiments.made import alerted
 
 ALERT = alerted(24, rule="kl_above_limit", explanation="KL is .6.", remedy="Stop.")
 OWN = {"functions": ["mine.py:accuracy", "format"], "weights": [1.0, 0.1]}
@@ -67,32 +66,11 @@ def test_a_stored_run_and_the_shown_one_have_the_same_health(
     record(path, events(*more, evaluations=evaluations), name="otter", rewards=rewards)
     session = Session(StoreFeed(path, "otter"))
     patience.until(lambda: session.pull().status == "completed", session.pull)
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         run = reader.resolve("otter")
         stored = healths(reader, [run])[run.key]
     assert stored.label == word, stored
     assert session.pull().health == stored
-    session.close()
-
-
-def test_both_say_that_held_out_answers_fell_since_their_best(tmp_path: Path) -> None:
-    path = tmp_path / "runs.db"
-    recorded(path, *fallen(), name="otter")
-    session = Session(StoreFeed(path, "otter"))
-    patience.until(lambda: session.pull().status == "completed", session.pull)
-    snapshot = session.pull()
-    with closing(StoreReader(path)) as reader:
-        run = reader.resolve("otter")
-        evidence = evidence_of(reader, [run])[run.key]
-    assert len(evidence.falls) == 2
-    assert snapshot.evidence.falls == evidence.falls
-    assert snapshot.health == health(evidence)
-    assert snapshot.health.label == "hacked?"
-    assert snapshot.health.reason.startswith(
-        "Held-out accuracy fell from 60% at step 10 to 40% at step 24 while the held-out reward"
-    )
-    sentences = narrate(snapshot)
-    assert "Held-out accuracy, sampled: 20% to 40%, highest 60% at step 10." in sentences
     session.close()
 
 

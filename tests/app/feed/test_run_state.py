@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from grpo_engine import events as ev
 from grpo_engine.run_health import Evidence, Judge
 from grpo_tui.app.charts.series import Series
-from grpo_tui.app.feed.narrator import narrate, steps_of
+from grpo_tui.app.feed.narrator import NO_GRADE, narrate, steps_of
 from grpo_tui.app.feed.run_state import RunState
 from grpo_tui.app.feed.snapshot import Head, Snapshot
 from grpo_tui.app.text.numbers import short
@@ -51,6 +51,32 @@ def test_a_run_is_loading_until_its_model_is_there_and_then_running() -> None:
         )
     )
     assert state.snapshot().status == "running"
+
+
+def test_the_health_of_a_run_is_judged_by_new_events_and_not_by_progress() -> None:
+    state, board = RunState(), Board()
+    for event in SHORT.sampling():
+        board.apply(event)
+        state.apply(event)
+    state.update(board.view)
+    before = state.snapshot()
+    row = ev.RowDelta(group=0, index=0, text=" more", tokens=1)
+    board.apply(
+        ev.RolloutsAdvanced(
+            step=25, rows=(row,), tokens=1, finished=0, total=64, tokens_per_second=1.0
+        )
+    )
+    state.update(board.view)
+    after = state.snapshot()
+    assert after.board is not before.board
+    assert after.evidence is before.evidence
+    assert after.health is before.health
+    state.update(board.view, muted=frozenset({"kl_high"}))  # a muted alert does not count
+    assert state.snapshot().evidence is not before.evidence
+    state.apply(ev.RunFailed(step=25, error="E", message="m", traceback=""))
+    assert state.snapshot().health.label == "broken"
+    state.apply(started(resumed_from=24))
+    assert state.snapshot().health == before.health
 
 
 def test_a_finished_step_brings_its_metrics_and_the_time_left() -> None:
@@ -140,6 +166,30 @@ def test_the_timer_of_a_phase_stands_while_the_run_is_paused(
     assert "generate 9.0s" in told(172.0, ev.RunResumed(step=1)) + told(174.0)
     told(175.0, ev.PhaseStarted(step=1, phase="score"))
     assert board.view.phase_seconds["generate"] == 10.0
+
+
+def test_the_phase_says_what_is_awaited_of_a_server() -> None:
+    state, board = RunState(), Board()
+
+    def told(*events: ev.Event) -> str:
+        for event in events:
+            board.apply(event)
+            state.apply(event, 1.0)
+        state.update(board.view)
+        return "".join(text for text, _ in phase_line(state.snapshot(), 0.0, 200))
+
+    sampled = ev.RolloutsAdvanced(
+        step=1, rows=(), tokens=9, finished=12, total=64, tokens_per_second=1.0
+    )
+    told(started(), ev.RunResumed(step=0), ev.PhaseStarted(step=1, phase="generate", total=64))
+    text = told(sampled, ev.ServerAwaited(step=1, detail="the server may compile"))
+    assert "12 of 64 answers, the server may compile" in text
+    assert "answers" not in told(ev.ServerAwaited(step=1, detail=""))
+    told(ev.ServerAwaited(step=1, detail="new weights awaited"))
+    assert "awaited" not in told(ev.PhaseStarted(step=1, phase="update", total=2))
+    text = told(ev.ServerAwaited(step=1, detail="gradient awaited"))
+    assert "gradient awaited" in text
+    assert "answers" not in text
 
 
 def test_what_is_left_of_a_recording_is_what_was_recorded_at_the_speed_of_the_replay() -> None:
@@ -237,17 +287,6 @@ def test_a_pause_taken_back_before_it_began_waits_for_no_answer() -> None:
     state.apply(ev.RunPaused(step=1))
     state.ask("continue")
     assert "Continuing" in narrate(state.snapshot())[0]
-
-
-def test_what_was_asked_shows_until_the_engine_answers() -> None:
-    state = RunState()
-    state.apply(started())
-    state.ask("pause")
-    assert state.snapshot().requested == "pause"
-    assert "Pausing at" in narrate(state.snapshot())[0]
-    state.apply(ev.RunPaused(step=3))
-    assert state.snapshot().requested == ""
-    assert state.snapshot().status == "paused"
 
 
 def test_a_resumed_run_forgets_what_is_done_again() -> None:
@@ -348,59 +387,44 @@ def test_an_answer_outside_the_gradient_has_no_advantage() -> None:
         assert {one.advantage is not None for one in group.rollouts} == {known}
 
 
-def test_the_loss_that_is_explained_is_the_one_on_the_chart() -> None:
+def test_the_loss_that_is_explained_is_that_of_the_step_whose_groups_explain_it() -> None:
     snapshot = folded()
+    recorded = snapshot.series["loss"].last
+    assert short(recorded) != short(snapshot.series["loss"].value)  # smoothed
     (why,) = (one for one in narrate(snapshot) if one.startswith("Loss"))
-    assert why.split()[1] == short(snapshot.series["loss"].value)
+    assert why.startswith(f"Loss {short(recorded)} at step 24 ")
+    # the groups of the next step have scores, and explain nothing of the last one's loss
+    scoring = replace(snapshot, trained=(), trained_step=25)
+    assert why in narrate(scoring)
     # and so is the speed, once the step's sampling is over
     assert snapshot.tokens_per_second == snapshot.series["tokens_per_second"].value
 
 
 def test_the_narrator_says_why_a_loss_near_0_is_no_lack_of_learning() -> None:
-    # an earlier step has metrics but no curves; its KL .00575 times beta .04 is .00023
-    near = (
-        "is near 0: 2 of 8 prompts of step 24 had no push, in the others pushes up and down cancel."
-    )
-    assert f"Loss −.003 (KL penalty 2.3e−4) {near}" in told()
-    assert "Loss 3e−4 is mostly the KL penalty (2.3e−4)." in told(loss=0.0003)
-    assert f"Loss 2e−4 (KL penalty 2.3e−4) {near}" in told(loss=2e-4)
-    assert "Loss .06 (KL penalty 2.3e−4) is not near 0." in told(loss=0.06)
-    # a mean of answers, or of minibatches, is not beta times the mean of tokens
+    # its KL .00575 times beta .04 is .00023
+    near = "is near 0: 2 of 8 prompts had no push, in the others pushes up and down cancel."
+    at, penalty = "at step 24", "pushes up and down cancel."
+    assert f"Loss −.002 {at} (KL penalty 2.3e−4) {near}" in told(loss=-0.002)
+    assert f"Loss −.003 {at} {near}" in told()  # of which it is less than a tenth
+    assert f"Loss 3e−4 {at} is mostly the KL penalty (2.3e−4); {penalty}" in told(loss=0.0003)
+    assert f"Loss 2e−4 {at} (KL penalty 2.3e−4) {near}" in told(loss=2e-4)
+    assert f"Loss .06 {at} is not near 0." in told(loss=0.06)
+    assert f"Loss .06 {at} (KL penalty .02) is not near 0." in told(loss=0.06, kl=0.5)
+    # a mean of answers, or of minibatches, is near beta times the mean of tokens
+    mostly = f"Loss .0024 {at} is mostly the KL penalty (about .0022); {penalty}"
     for other in ({"recipe": "grpo"}, {"weight": "per_token", "minibatches": 2}):
-        sentences = told(loss=0.0003, algorithm=other)
-        assert f"Loss 3e−4 {near}" in sentences
+        assert mostly in told(loss=0.0024, kl=0.056, algorithm=other)
+    # divided by a constant it is not
+    assert f"Loss .0024 {at} {near}" in told(loss=0.0024, kl=0.056, algorithm={"weight": "sum"})
     assert not any("Loss" in one for one in told(loss=0.019))
     assert not any("Loss" in one for one in told(grad_norm=0.0))
-    pushed = [replace(one, advantage=1.0) for one in folded().trained[0].rollouts]
-    one_way = replace(folded().trained[0], rollouts=tuple(pushed))
-    snapshot = replace(folded(), trained=(one_way,))
+    pushed = [replace(one, advantage=1.0) for one in folded().updated[0].rollouts]
+    one_way = replace(folded().updated[0], rollouts=tuple(pushed))
+    snapshot = replace(folded(), updated=(one_way,))
     assert not any("Loss" in one for one in narrate(snapshot))  # the advantages do not cancel
-    even = [replace(one, advantage=0.0) for one in folded().trained[0].rollouts]
-    snapshot = replace(folded(), trained=(replace(one_way, rollouts=tuple(even)),))
+    even = [replace(one, advantage=0.0) for one in folded().updated[0].rollouts]
+    snapshot = replace(folded(), updated=(replace(one_way, rollouts=tuple(even)),))
     assert any("Loss" in one and "no answer was pushed" in one for one in narrate(snapshot))
-
-
-def test_a_loss_near_0_is_explained_by_the_prompts_without_a_push() -> None:
-    pushed = folded().trained[0]
-    idle = replace(pushed, rollouts=tuple(replace(one, advantage=0.0) for one in pushed.rollouts))
-
-    def loss(*groups: ev.Group) -> list[str]:
-        snapshot = replace(folded(), trained=groups, trained_step=30)
-        return [one for one in narrate(snapshot) if one.startswith("Loss")]
-
-    (why,) = loss(pushed, idle, idle, idle)
-    assert why.endswith(
-        "3 of 4 prompts of step 30 had no push, in the others pushes up and down cancel."
-    )
-    (why,) = loss(pushed, pushed)
-    assert "had no push" not in why
-    # Pushes that go one way do not cancel; they explain nothing unless most prompts have none.
-    one_way = replace(
-        pushed, rollouts=tuple(replace(one, advantage=1.0) for one in pushed.rollouts)
-    )
-    (why,) = loss(one_way, idle, idle)
-    assert why.endswith("is near 0: 2 of 3 prompts of step 30 had no push.")
-    assert not loss(one_way, one_way, idle)
 
 
 BUILT_IN = Head(config={"rewards": {"functions": ["accuracy", "format"]}})
@@ -429,6 +453,47 @@ def with_facts(snapshot: Snapshot) -> Snapshot:
         alerts={},
     )
     return replace(snapshot, evidence=evidence)
+
+
+def test_once_a_run_has_ended_the_narrator_says_what_its_loss_does_not_mean() -> None:
+    ended = replace(folded(), status="completed")
+    ended = replace(ended, series={}, metrics={**ended.metrics, "loss": 0.019})
+    said = f"Loss .019 at step 24 {NO_GRADE}"
+    assert narrate(ended)[-1] == f"{said}."  # what else is said comes before
+    assert not any("Loss" in line for line in narrate(replace(ended, status="running")))
+    large = replace(ended, metrics={**ended.metrics, "loss": 0.06})
+    # more than that it is not near 0
+    assert narrate(large)[-1] == f"Loss .06 at step 24 {NO_GRADE}."
+    # the reward says it of a run whose reward is not hacked, else what was held out
+    curves = {
+        f"rewards/{name}/mean": curve_of(f"rewards/{name}/mean", [0.2] * 10 + [0.6] * 10)
+        for name in ("accuracy", "format")
+    }
+    curves["eval/accuracy"] = curve_of("eval/accuracy", (0.3,))
+    trusted = with_facts(replace(ended, head=BUILT_IN, series=curves))
+    assert narrate(trusted)[-1] == f"{said}; the reward does."
+    curves["rewards/accuracy/mean"] = curve_of("a", [0.6] * 10 + [0.58] * 10)
+    hacked = with_facts(replace(trusted, series=curves))
+    assert narrate(hacked)[-1] == f"{said}; held-out accuracy does."
+    gamed = replace(hacked, evidence=replace(hacked.evidence, judge=Judge(shared="mine")))
+    assert narrate(gamed)[-1] == f"{said}."
+
+
+def test_the_narrator_counts_the_answers_that_are_pushed_up_down_and_not_at_all() -> None:
+    group = folded().updated[0]
+
+    def said(*advantages: float) -> str:
+        rollouts = [replace(group.rollouts[0], advantage=value) for value in advantages]
+        snapshot = replace(folded(), groups=(replace(group, rollouts=tuple(rollouts)),))
+        return narrate(snapshot)[-1].rpartition("”: ")[2]
+
+    assert said(1.87, *[0.0] * 6, -1.87) == (
+        "1 of 8 did better and is pushed up (+1.87), 1 is pushed down (−1.87), 6 are not pushed."
+    )
+    assert said(1.21, 1.21, -0.69, -0.87) == (
+        "2 of 4 did better and are pushed up (+1.21), the rest down (−.87, −.69)."
+    )
+    assert said(-1.0, 0.0) == "1 of 2 did worse and is pushed down (−1), 1 is not pushed."
 
 
 def test_the_narrator_says_whether_the_reward_is_hacked_also_when_it_is_not() -> None:
@@ -474,7 +539,7 @@ def test_the_narrator_says_whether_the_reward_is_hacked_also_when_it_is_not() ->
 
 def test_the_narrator_judges_the_users_own_reward_by_held_out_numbers_if_they_are_others() -> None:
     low, high = [0.2] * 10, [0.9] * 10
-    own = Head(config={"rewards": {"functions": ["hack.py:startswith"]}})
+    own, step = Head(config={"rewards": {"functions": ["hack.py:startswith"]}}), 20
     rewards = {name: curve_of(name, low + high) for name in ("reward", "rewards/startswith/mean")}
 
     def sentence(*held_out: float, **more: Sequence[float]) -> str:
@@ -485,7 +550,7 @@ def test_the_narrator_judges_the_users_own_reward_by_held_out_numbers_if_they_ar
         series = rewards | {
             name: curve_of(name, values) for name, values in curves.items() if values
         }
-        snapshot = Snapshot(status="running", step=20, groups=folded().groups, series=series)
+        snapshot = Snapshot(status="running", step=step, groups=folded().groups, series=series)
         snapshot = with_facts(replace(snapshot, head=own))
         return next(one for one in narrate(snapshot) if "hacking" in one)
 
@@ -496,26 +561,13 @@ def test_the_narrator_judges_the_users_own_reward_by_held_out_numbers_if_they_ar
     assert sentence(0.37, 0.39, **others) == (
         "Reward hacking is possible: reward .2 → .9, held-out accuracy 37% → 39%."
     )
-    assert sentence(0.37, **others) == "Reward hacking: too early to tell."
+    assert sentence(0.37, **others) == (
+        "Reward hacking cannot be judged before held-out accuracy is measured again "
+        "(evaluation.every)."
+    )
     assert sentence(0.37, 0.84) == (
         "Reward hacking cannot be judged: held-out numbers use the same reward, startswith."
     )
     assert sentence() == "Reward hacking cannot be judged: there is only the reward, startswith."
-
-
-def test_the_held_out_curve_is_of_sampled_answers_and_shows_them_as_they_are() -> None:
-    config = {"evaluation": {"samples": 1}}
-    state = RunState()
-    state.apply(replace(started(), config=config))
-    for step, accuracy in ((0, 0.3), (20, 0.5), (40, 0.9)):
-        sampled = replace(
-            evaluation(step, accuracy, "during"),
-            mode="sampled",
-            metrics={"eval/accuracy": accuracy},
-        )
-        state.apply(replace(sampled, mode="greedy", metrics={"eval/accuracy": accuracy - 0.2}))
-        state.apply(sampled)
-    curve = state.snapshot().series["eval/accuracy"]
-
-    assert [value for value in curve.line if value == value] == [0.3, 0.5, 0.9]
-    assert (curve.value, curve.count, curve.sparse) == (0.9, 3, True)
+    step = 19
+    assert sentence(0.37, **others) == "Reward hacking: too early to tell."

@@ -14,7 +14,9 @@ from grpo_tui.app.inspector.groups import (
     furthest,
     is_greedy,
     largest_by_reward,
+    measure_of,
     ordered,
+    right_count,
     right_verdict,
     verdicts,
     visits,
@@ -80,11 +82,23 @@ def test_of_groups_with_the_same_measure_one_with_differing_rewards_comes_first(
     assert [one.index for one in ordered([alike, differ], "prompt")] == [0, 1]
 
 
-def test_the_worst_prompt_has_the_lowest_mean_and_not_the_lowest_answer() -> None:
-    unlucky = group(0, *(rollout(i, reward=float(i > 0)) for i in range(4)))  # 0, 1, 1, 1
-    worse = group(1, *(rollout(i, reward=0.5) for i in range(4)))
-    assert [one.index for one in ordered([unlucky, worse], "worst")] == [1, 0]
-    assert furthest(unlucky, "worst") == 0
+def test_the_worst_answer_is_the_one_of_the_lowest_reward_whatever_its_group_got() -> None:
+    all_half = group(0, *(rollout(i, reward=0.5) for i in range(4)))
+    unlucky = group(1, *(rollout(i, reward=float(i != 2)) for i in range(4)))  # 1, 1, 0, 1
+    assert [one.index for one in ordered([all_half, unlucky], "worst")] == [1, 0]
+    assert [measure_of(one, "worst") for one in (all_half, unlucky)] == [0.5, 0.0]
+    assert furthest(unlucky, "worst") == 2
+
+
+def test_the_prompt_that_fails_most_has_the_fewest_right_answers_then_the_lowest_reward() -> None:
+    half = replace(group(0, judged(0, 1.0), judged(1, 0.0)), reward_mean=0.1)
+    wrong = replace(group(1, judged(0, 0.0), judged(1, 0.0)), reward_mean=1.0)
+    lower = replace(group(2, judged(0, 0.0), judged(1, None)), reward_mean=0.5)
+    unknown = replace(group(3, judged(0, 0.0, "mine")), reward_mean=0.0)
+    every = [half, wrong, lower, unknown]
+    assert [one.index for one in ordered(every, "failing")] == [2, 1, 0, 3]
+    assert [right_count(one, "") for one in every] == [(1, 2), (0, 2), (0, 1), (0, 0)]
+    assert furthest(half, "failing") == 1
 
 
 def judged(index: int, score: float | None, name: str = "numeric_answer") -> RolloutView:

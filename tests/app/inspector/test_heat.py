@@ -175,6 +175,14 @@ def test_tokens_fill_lines_to_the_last_cell() -> None:
     assert pieces(["漢"], 1) == [[], [(0, "漢", 2)]]
 
 
+def test_the_sign_of_the_end_is_behind_a_word_if_both_fit() -> None:
+    assert pieces(["ab", "cd", ""], 4) == [[(0, "ab", 2)], [(1, "cd", 2), (2, "▪", 1)]]
+    lines = ["".join(p.text for p in line) for line in lay_out(["42", "</", "s", ">", ""], 6)]
+    assert lines == ["42", "</s>▪"]
+    lines = ["".join(p.text for p in line) for line in lay_out(["42", "</", "s", ">", ""], 7)]
+    assert lines == ["42</s>▪"]
+
+
 def test_line_ends_empty_tokens_and_control_characters_are_visible() -> None:
     assert pieces(["a\nb", ""], 9) == [[(0, "a⏎", 2)], [(0, "b", 1), (1, "▪", 1)]]
     assert pieces(["a\r\nb\n", "c"], 9) == [[(0, "a⏎", 2)], [(0, "b⏎", 2)], [(1, "c", 1)]]

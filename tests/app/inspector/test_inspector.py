@@ -19,8 +19,8 @@ from tests.app.inspector.kit import SIZES, TOTALS, term
         ({}, "better answer, already beyond 1.2: clipped, no push"),
         ({"side": "low", "advantage": -0.7, "ratio": 0.5}, "worse answer, already below .8"),
         ({"side": "free", "ratio": 1.0}, "pushed up; ratio is 1 by construction"),
-        ({"side": "free", "ratio": 1.4, "advantage": -1.0}, "pushed down, down to ratio .8"),
-        ({"side": "free", "ratio": 1.1}, "better answer: pushed up, up to ratio 1.2"),
+        ({"side": "free", "ratio": 1.4, "advantage": -1.0}, "pushed down until its ratio is .8"),
+        ({"side": "free", "ratio": 1.1}, "better answer: pushed up until its ratio is 1.2"),
         ({"advantage": 0.0, "side": "free"}, "no push"),
         ({"updated": False, "on_policy": False}, "left out: the trainer's probability is too far"),
     ],
@@ -53,7 +53,9 @@ def test_rewards_and_a_teacher_are_written_out_side_by_side() -> None:
     both, plain = term(teacher_part=-0.29, high=1.5), recipe("grpo", beta=0.0, teacher_weight=0.1)
     assert both.reward_part == pytest.approx(1.5)
     text = arithmetic(both, plain, TOTALS, **SIZES)
-    assert text == ("1.2 × (+1.5 by rewards − .29 by the teacher) ÷ 24 tokens ÷ 8 answers = +.0076")
+    assert text == (
+        "1.2 × (+1.5 by rewards − .29 by the teacher) ÷ 24 tokens ÷ 8 answers = +.00756"
+    )
     alone = term(teacher_part=1.21)
     assert alone.reward_part == 0
     text = arithmetic(alone, recipe("distill", minibatches=1), TOTALS, **SIZES)

@@ -5,7 +5,6 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -134,7 +133,7 @@ def by_pass(detail: GroupDetail, facts: Any, step: int) -> list[dict[int, Sequen
 def check(store: Path) -> int:
     """Compare the sums of a store's terms with its losses; return the number of terms."""
     counted = 0
-    with closing(StoreReader(store)) as reader:
+    with StoreReader(store) as reader:
         key = reader.resolve("one").key
         losses = reader.metric_series(key, "loss")
         recorded = dict(zip(losses.steps, losses.values, strict=True))
@@ -205,7 +204,7 @@ def test_forced_tokens_have_no_term(world: Path, tmp_path: Path) -> None:
         world, tmp_path, {"steps": 1, "algorithm": {"recipe": "grpo"}, "rollout": rollout}
     )
     assert check(store) > 0
-    with closing(StoreReader(store)) as reader:
+    with StoreReader(store) as reader:
         terms = [
             term
             for detail, _ in details(reader, 1)

@@ -12,22 +12,27 @@ GRPO = recipe("grpo", beta=0.0)
 
 def test_a_ratio_of_1_is_by_construction_in_the_first_pass_alone() -> None:
     one = term(side="free", ratio=1.0)
-    assert explanation(one, GRPO, first_pass=False) == "better answer: pushed up, up to ratio 1.2"
+    assert (
+        explanation(one, GRPO, first_pass=False)
+        == "better answer: pushed up until its ratio is 1.2"
+    )
     # float32 rounds a log-probability of -16 to about 1e-6, so ratios 5e-6 apart are the same
     for ratio in (1 - 5e-6, 1 + 5e-6):
         near = term(side="free", ratio=ratio)
         assert explanation(near, GRPO, first_pass=True).endswith("ratio is 1 by construction")
         assert (
-            explanation(near, GRPO, first_pass=False) == "better answer: pushed up, up to ratio 1.2"
+            explanation(near, GRPO, first_pass=False)
+            == "better answer: pushed up until its ratio is 1.2"
         )
     at_edge = term(side="free", ratio=1 - ROUNDING)
     assert (
-        explanation(at_edge, GRPO, first_pass=False) == "better answer: pushed up, up to ratio 1.2"
+        explanation(at_edge, GRPO, first_pass=False)
+        == "better answer: pushed up until its ratio is 1.2"
     )
     at_edge = term(side="free", ratio=1 + ROUNDING, advantage=-1.0)
     assert (
         explanation(at_edge, GRPO, first_pass=False)
-        == "worse answer: pushed down, down to ratio .8"
+        == "worse answer: pushed down until its ratio is .8"
     )
 
 
@@ -37,12 +42,12 @@ def test_a_ratio_of_1_is_by_construction_in_the_first_pass_alone() -> None:
     [
         ({"in_loss": False}, GRPO, "0: not in the loss"),
         # 1.452 / 192 = .0075625
-        ({}, GRPO, "1.2 × +1.21 ÷ 24 tokens ÷ 8 answers = +.0076"),
+        ({}, GRPO, "1.2 × +1.21 ÷ 24 tokens ÷ 8 answers = +.00756"),
         # 1.452 / 50 / 4 = .00726
         (
             {"contribution": 0.00726},
             recipe("bnpo"),
-            "1.2 × +1.21 ÷ 50 tokens of its micro-batch ÷ 4 micro-batches = +.0073",
+            "1.2 × +1.21 ÷ 50 tokens of its micro-batch ÷ 4 micro-batches = +.00726",
         ),
         (
             {"advantage": -1.0, "objective": -0.7, "contribution": -0.7},
@@ -59,24 +64,24 @@ def test_a_ratio_of_1_is_by_construction_in_the_first_pass_alone() -> None:
         (
             {"anchor": 0.25, "contribution": 0.0071719},
             recipe("grpo", beta=0.3),
-            "(1.2 × +1.21 − .3 × .2500) ÷ 24 tokens ÷ 8 answers = +.0072",
+            "(1.2 × +1.21 − .3 × .2500) ÷ 24 tokens ÷ 8 answers = +.00717",
         ),
         # (1.452 - .1 x .5) / 200 = .00701
         (
             {"value_loss": 0.5, "contribution": 0.00701},
             recipe("ppo"),
-            "(1.2 × +1.21 − .1 × .5000 critic) ÷ 200 tokens of the step = +.0070",
+            "(1.2 × +1.21 − .1 × .5000 critic) ÷ 200 tokens of the step = +.00701",
         ),
         (
             {"importance": 0.9, "contribution": 0.0068063},
             recipe("grpo", importance_cap=2.0),
-            "1.2 × +1.21 × .9 for the sampler ÷ 24 tokens ÷ 8 answers = +.0068",
+            "1.2 × +1.21 × .9 for the sampler ÷ 24 tokens ÷ 8 answers = +.00681",
         ),
         # .0075625 + .01 x 2.25 / 200 = .007675
         (
             {"entropy": 2.25, "bonus": 0.0001125, "contribution": 0.007675},
             GRPO,
-            "1.2 × +1.21 ÷ 24 tokens ÷ 8 answers + .01 × 2.25 entropy ÷ 200 tokens = +.0077",
+            "1.2 × +1.21 ÷ 24 tokens ÷ 8 answers + .01 × 2.25 entropy ÷ 200 tokens = +.00768",
         ),
     ],
 )
@@ -108,22 +113,24 @@ def test_the_bonus_is_divided_by_the_tokens_that_are_pushed() -> None:
         (0.99996, "+1"),
         (12.34, "+12.3"),
         (0.9, "+.9000"),
-        (0.00005, "+.0001"),
-        (0.00004, "+4e−5"),
-        (-0.00004, "−4e−5"),
+        (0.00005, "+5.00e−5"),
+        (0.001234, "+.00123"),
+        (-0.0000664, "−6.64e−5"),
+        (0.00004, "+4.00e−5"),
+        (-0.00004, "−4.00e−5"),
         (float("nan"), "NaN"),
     ],
 )
-def test_a_term_has_four_decimals_or_a_power_of_ten(value: float, text: str) -> None:
+def test_a_term_has_three_digits_or_more(value: float, text: str) -> None:
     told = arithmetic(term(contribution=value), GRPO, TOTALS, **SIZES)
     assert told == f"1.2 × +1.21 ÷ 24 tokens ÷ 8 answers = {text}"
 
 
 def test_the_slope_is_written_as_a_sum_where_kl_pulls() -> None:
-    assert gradient_sum(term(push=0.0076)) == "+.0076 by the advantage"
+    assert gradient_sum(term(push=0.0076)) == "+.00760 by the advantage"
     assert gradient_sum(term(push=0.0076, pull=-0.0091)) == (
-        "+.0076 by the advantage − .0091 by KL = −.0015"
+        "+.00760 by the advantage − .00910 by KL = −.00150"
     )
     assert gradient_sum(term(push=0.0, pull=0.0091)) == (
-        "0 by the advantage + .0091 by KL = +.0091"
+        "0 by the advantage + .00910 by KL = +.00910"
     )

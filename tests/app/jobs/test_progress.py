@@ -12,6 +12,9 @@ from pathlib import Path
 import pyte
 import pytest
 
+from grpo_engine import events as ev
+from grpo_tui.app.jobs.progress import RunProgress
+
 ROOT = Path(__file__).resolve().parents[3]
 SHOWN = """
 import sys
@@ -65,3 +68,21 @@ def test_the_bar_has_phase_step_speed_reward_kl_and_time_left(columns: int) -> N
     assert lines[bar].startswith("update 2/32 ")
     expected = "reward 0.607  kl 0.1186  length 10.7  33,701 tok/s  0.42 s/step  28 min left"
     assert lines[bar + 1] == expected[: columns - 5]
+
+
+def test_the_numbers_begin_with_what_is_awaited_of_a_server() -> None:
+    progress = RunProgress()
+    progress.add(ev.StepFinished(step=1, metrics={"reward": 0.5}, tokens=1, elapsed=1.0))
+    progress.add(ev.ServerAwaited(step=2, detail="gradient awaited"))
+    assert progress.numbers() == "gradient awaited  reward 0.500"
+    progress.add(ev.PhaseStarted(step=2, phase="checkpoint"))
+    assert progress.numbers() == "reward 0.500"
+
+
+def test_no_time_is_left_of_a_last_step_after_which_answers_are_evaluated() -> None:
+    progress = RunProgress()
+    progress.step, progress.total = 5, 6
+    progress.add(ev.StepFinished(step=5, metrics={"step_time": 2.0}, tokens=1, elapsed=1.0))
+    assert progress.numbers().endswith("2.0s left")
+    progress.add(ev.StepFinished(step=6, metrics={"step_time": 2.0}, tokens=1, elapsed=1.0))
+    assert "left" not in progress.numbers()

@@ -154,9 +154,9 @@ def test_a_race_that_half_the_seeds_lost_has_no_median(
     both: Any = SimpleNamespace(rankings=(replace(ranking, mode="greedy"), ranking))
     assert [item.mode for item in rankings_of(both)] == ["sampled", "greedy"]
     # and the title names on which side of the threshold it is
-    assert "reached: 50% right or more" in ranking_title(ranking)
+    assert "goal: at least 50% right" in ranking_title(ranking)
     ranking = replace(ranking, metric="frac_reward_zero_std")
-    assert "reached: frac_reward_zero_std 0.5 or less" in ranking_title(ranking)
+    assert "goal: frac_reward_zero_std at most 0.5" in ranking_title(ranking)
 
 
 @pytest.mark.parametrize(

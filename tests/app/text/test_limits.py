@@ -37,4 +37,7 @@ def test_the_verdict_is_by_the_limit_of_the_run_and_says_what_it_compares() -> N
     assert dict(judged("kl", [], {}, [])) == {
         "limit": ".1 (alerts.kl): the median of 5 steps is compared with it."
     }
+    assert dict(judged("kl", [0.01, 0.05, 0.02], {}, [])) == {
+        "limit": ".1 (alerts.kl): the median of 5 steps is compared with it; so far .05 at most."
+    }
     assert list(judged("entropy", [1.0] * 9, {}, [])) == []

@@ -151,13 +151,6 @@ def test_an_excerpt_shows_the_part_and_as_much_around_it_as_fits(
     assert shown[2] == "" or shown[2] == safe(after) or shown[2][-1] == "…"
 
 
-def test_an_excerpt_keeps_two_thirds_of_the_room_for_what_follows() -> None:
-    # 20 cells less 5 of the match: a third of 15 before it, the rest after it
-    assert excerpt("then we carry the 1 to the tens", 8, 13, 20) == ("… we ", "carry", " the 1 to…")
-    assert excerpt("carry the 1 to the tens", 0, 5, 20) == ("", "carry", " the 1 to the …")
-    assert excerpt("then we carry", 8, 13, 20) == ("then we ", "carry", "")
-
-
 @given(ANY_TEXT, st.integers(2, 30), st.integers(1, 5), st.booleans())
 def test_wrapped_lines_fit_and_say_that_they_were_cut(
     text: str, width: int, most: int, from_end: bool
@@ -221,25 +214,6 @@ def test_no_line_breaks_beside_a_sign_of_equality_or_before_a_unit() -> None:
     assert wrap("aaa = bbb = ccc", 9, 9) == ["aaa = bbb", "= ccc"]  # where there is no other way
 
 
-@pytest.mark.parametrize("text", HOSTILE)
-def test_of_a_long_text_only_what_may_be_seen_is_looked_at(
-    text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looked: list[int] = []
-
-    def noted(part: str, *more: str) -> str:
-        looked.append(len(part))
-        return safe(part, *more)
-
-    monkeypatch.setattr("grpo_tui.app.text.safe_text.safe", noted)
-    whole = text * (1_000_000 // len(text))
-    clip(whole, 80)
-    wrap(whole, 80, 6)
-    clip_start(whole, 80)
-    # eight characters per cell, since combining marks take no space, and a few more
-    assert looked == [8 * 80 + 64, 8 * 480 + 256, 8 * 80 + 64]
-
-
 def test_an_output_that_lacks_a_character_gets_its_escape(monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(out, encoding="latin-1"))
@@ -292,10 +266,3 @@ def test_names_that_differ_differ_in_any_width_or_are_left_out(
         pairs = {*zip(map(safe, names), labels, strict=True)}
         assert len({label for _, label in pairs}) == len({name for name, _ in pairs})
         assert len(pairs) == len({name for name, _ in pairs})
-
-
-def test_a_number_is_not_divided_at_the_end_of_a_line() -> None:
-    assert wrap("abcdefgh<answer>587</answer>", 18, 9) == ["abcdefgh<answer>", "587</answer>"]
-    assert wrap("1+2=3,4+5=9,1,234.5", 14, 9) == ["1+2=3,4+5=", "9,1,234.5"]
-    # one that is longer than half a line is, so that each line has most of its cells
-    assert wrap("ab" + "1" * 30, 10, 9) == ["ab11111111", *["1" * 10] * 2, "11"]

@@ -267,3 +267,30 @@ def test_a_teacher_is_tried_before_a_run(world: Path, tmp_path: Path) -> None:
     ((setting, text),) = problems(str(write_model(tmp_path / "small", vocab_size=250)))
     assert setting == "teacher.path"
     assert "it has 250 logits and the policy 261" in text
+
+
+def test_a_run_on_a_server_is_tried_with_the_tokenizer_and_has_no_memory(
+    world: Path, ready: Trials, tmp_path: Path
+) -> None:
+    folder = write_model(tmp_path / "model")
+    for weights in folder.glob("*.safetensors"):
+        weights.unlink()
+    remote = {"url": "http://localhost:1"}
+    config = settings(
+        world, model={"path": str(folder)}, remote=remote, optimizer={"micro_rows": 0}
+    ).model_dump(mode="json")
+    assert ready.ready(config) == {"problems": [], "now": "", "fetches": []}
+    memory = ready.memory(config)
+    assert memory["server"]["calls"].startswith("at most")
+    assert "sampled" in memory["server"]["its tokens"]
+    assert "peak" not in memory
+    assert len(ready.examples(config)["examples"]) > 0
+
+
+def test_a_run_on_a_server_without_the_sdk_is_refused(
+    world: Path, ready: Trials, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grpo_tui.app.trial.service.find_spec", lambda _: None)
+    config = settings(world, remote={"url": "http://localhost:1"}, optimizer={"micro_rows": 0})
+    problems = dict(tried(ready, config)["problems"])
+    assert "pip install 'grpo-tui[remote]'" in problems["remote.url"]

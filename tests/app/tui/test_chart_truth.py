@@ -14,19 +14,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from grpo_engine.metrics import spec
-from grpo_tui.app.charts.series import SMOOTHING, SMOOTHINGS, Series
+from grpo_tui.app.charts.series import SMOOTHING, Series
 from grpo_tui.app.charts.stored import CurveLoader, CurveRequest
 from grpo_tui.app.cli.curves import ChartOptions, metric_chart
 from grpo_tui.app.feed.snapshot import Head, Snapshot
 from grpo_tui.app.text.numbers import BARS, sparkline
-from grpo_tui.app.tui.screens.compare import render
 from grpo_tui.app.tui.screens.compare.state import CompareView
-from grpo_tui.app.tui.screens.runs.render import preview_lines
-from grpo_tui.app.tui.screens.runs.state import Preview, load_preview
 from grpo_tui.app.tui.screens.watch.render import chart_lines, curve_colour
 from grpo_tui.app.tui.screens.watch.state import charts_of
-from grpo_tui.app.tui.widgets.charts.plot import LABELS, plot_lines
+from grpo_tui.app.tui.widgets.charts.plot import LABELS
 from grpo_tui.experiments.compare.values import Comparison
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import MetricSeries, RunSummary
@@ -180,25 +176,13 @@ class Stored:
         )
 
 
-class Made:
-    """A stored run, short in the reports of hypothesis."""
-
-    def __init__(self, run: RunSummary, preview: Preview) -> None:
-        self.run, self.preview = run, preview
-
-    def __repr__(self) -> str:
-        return "Made"
-
-
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+def made(tmp_path_factory: pytest.TempPathFactory) -> RunSummary:
+    """A stored run."""
     path = tmp_path_factory.mktemp("one") / "s.db"
     record(path, run_events(steps=2))
-    reader = StoreReader(path)
-    run = reader.runs()[0]
-    preview = load_preview(reader, run)
-    reader.close()
-    return Made(run, preview)
+    with StoreReader(path) as reader:
+        return reader.runs()[0]
 
 
 def compared(
@@ -248,103 +232,18 @@ def compared(
     )
 
 
-def compare_picture(
-    summary: RunSummary, key: str, runs: Sequence[Points], width: int, height: int, **looks: Any
-) -> tuple[Picture, CompareView, float]:
-    view, request = compared(summary, key, runs, **looks)
-    reader = cast("StoreReader", Stored(runs))
-    charts = CurveLoader().charts(reader, replace(request, wide=2 * width))
-    view = replace(view, charts=charts)
-    cells, scale = render.plot_of(key, charts.charts[key], view, width, height)
-    lines = plot_lines(cells, scale)
-    end = max(points[-1][0] for points in runs) or 1
-    return read(lines, LABELS), view, float(end) if view.axis == "step" else charts.span
-
-
-def uncrossed(picture: Picture) -> Picture:
-    """The picture without the crosshair."""
-    picture.cells = {at: cell for at, cell in picture.cells.items() if cell[0] not in "│┼"}
-    return picture
-
-
 @st.composite
 def several(draw: st.DrawFn) -> tuple[str, list[Points]]:
     key = draw(st.sampled_from(sorted(KINDS)))
     return key, draw(st.lists(stored(KINDS[key]), min_size=1, max_size=3))
 
 
-@settings(deadline=None, max_examples=EXAMPLES)
-@given(
-    several(),
-    st.integers(12, 60),
-    st.integers(2, 12),
-    st.sampled_from(["step", "tokens", "wall"]),
-    st.integers(0, 4),
-)
-@example(
-    ("eval/accuracy", [[(0, 0.36), (20, 0.6), (40, 0.7), (60, 0.86)], [(0, 0.34), (20, 0.82)]]),
-    40,
-    6,
-    "step",
-    3,
-)
-@example(("eval/accuracy", [[(0, 0.36), (4, 0.6), (8, 0.7), (12, 0.86)]]), 40, 6, "step", 3)
-def test_on_compare_each_dot_is_where_its_value_belongs(
-    made: Made, runs: tuple[str, list[Points]], width: int, height: int, axis: str, smooth: int
-) -> None:
-    key, lines = runs
-    picture, view, end = compare_picture(
-        made.run, key, lines, width, height, axis=axis, smooth=smooth
-    )
-    picture = uncrossed(picture)
-
-    everything = [v for points in lines for _, v in finite(points)]
-    if not any(map(math.isfinite, everything)) or not picture.labels:
-        return
-    for place, points in enumerate(lines):
-        sparse = is_sparse(key, points)
-        smoothing = 0.0 if sparse else SMOOTHINGS[smooth]
-        found = points if not smoothing else averages(points, smoothing)
-        name = {"step": "step", "tokens": "tokens", "wall": "elapsed"}[axis]
-        where = [0.0, *(getattr(view, name) for view in Stored(lines).steps(place))]
-        columns: dict[int, list[tuple[float, float]]] = {}
-        for step, value in found:
-            x = where[step] * (picture.wide - 1) / (end or 1)
-            columns.setdefault(math.floor(x + 0.5), []).append((x, value))
-        colour = view.marker(f"r{place}").colour
-        for items in columns.values():
-            known = [item for item in items if math.isfinite(item[1])]
-            drawn = known if not smoothing else known[-1:]
-            for x, value in drawn:
-                if len(picture.labels) > 1:
-                    assert picture.near(colour, x, picture.place(value)), (x, value)
-
-
-@settings(deadline=None, max_examples=EXAMPLES)
-@given(st.lists(st.lists(SHARES, min_size=2, max_size=12), min_size=2, max_size=3))
-@example([[0.0, 0.9], [0.5, 1.0]])
-def test_a_band_is_at_the_mean_of_its_seeds_and_within_what_a_share_can_be(
-    made: Made, values: list[list[float]]
-) -> None:
-    lines = [[(4 * place, value) for place, value in enumerate(one)] for one in values]
-    picture, view, end = compare_picture(made.run, "eval/accuracy", lines, 40, 8, bands=True)
-    assert all(0 <= label <= 1 for label in picture.labels.values())
-    picture = uncrossed(picture)
-    if len(picture.labels) < 2:
-        return
-    for place in range(max(map(len, values))):
-        there = [one[place] for one in values if place < len(one)]
-        x = 4 * place * (picture.wide - 1) / (end or 1)
-        mean = picture.place(math.fsum(there) / len(there))
-        assert picture.near(view.marker("r0").colour, x, mean)
-
-
 def test_seeds_of_different_speed_are_averaged_where_both_are(
-    made: Made,
+    made: RunSummary,
 ) -> None:
     # run 1 makes twice as many tokens a step: its rise from 0 to 1 takes twice as far
     lines = [[(step, step / 8) for step in range(9)] for _ in range(2)]
-    _, request = compared(made.run, "reward", lines, bands=True, axis="tokens", smooth=0)
+    _, request = compared(made, "reward", lines, bands=True, axis="tokens", smooth=0)
     reader = cast("StoreReader", Stored(lines))
     charts = CurveLoader().charts(reader, replace(request, wide=65))
     mean = charts.charts[request.metrics[0]].traces[request.seeds[0]]
@@ -356,36 +255,6 @@ def test_seeds_of_different_speed_are_averaged_where_both_are(
 
 
 # -- Runs ---------------------------------------------------------------------------------------
-
-
-@settings(deadline=None, max_examples=EXAMPLES)
-@given(several(), st.integers(20, 60))
-def test_in_the_preview_each_dot_is_where_its_value_belongs(
-    made: Made, runs: tuple[str, list[Points]], width: int
-) -> None:
-    key, lines = runs
-    points = lines[0]
-    run = replace(made.preview.detail.summary, total_steps=points[-1][0])
-    series = MetricSeries(
-        run=1, key=key, steps=tuple(s for s, _ in points), values=tuple(v for _, v in points)
-    )
-    preview = replace(
-        made.preview,
-        series=(series,),
-        post_mortem=None,
-        detail=replace(made.preview.detail, summary=run),
-    )
-    lines_ = preview_lines(preview, width, 60)
-    if len(points) < 2 or not finite(points):
-        return
-    title = spec(key).label + " "
-    start = next(i for i, line in enumerate(lines_) if line and line[0][0] == title) + 1
-    picture = read(lines_[start : start + 4], 7)
-    last = points[-1][0]
-    assert "".join(text for text, _ in lines_[start + 4]).split() == ["0", "step", str(last)]
-    sparse = is_sparse(key, points)
-    line = points if sparse else averages(points, SMOOTHING)
-    line_is_true(picture, f"series.{key}", line, last)
 
 
 @given(st.lists(NUMBERS | st.just(math.nan), min_size=1, max_size=50), st.integers(1, 30))

@@ -1,9 +1,11 @@
 """The charts of Watch as lines: which there are, their titles, guide lines and axis."""
 
 import math
+from dataclasses import replace
+
+import pytest
 
 from grpo_engine.metrics import METRICS
-from grpo_tui.app.charts.axis import Axis
 from grpo_tui.app.charts.series import Series
 from grpo_tui.app.feed.snapshot import Head, Snapshot
 from grpo_tui.app.tui.looks.colours import PALETTES
@@ -15,7 +17,7 @@ from grpo_tui.app.tui.screens.watch.state import (
     guides_of,
     last_step,
 )
-from grpo_tui.app.tui.widgets.charts.plot import LABELS, axis_line, plot, ticks_of
+from grpo_tui.app.tui.widgets.charts.plot import LABELS, axis_line, ticks_of
 from grpo_tui.app.tui.widgets.panel import Line
 
 
@@ -114,18 +116,6 @@ def test_an_evaluation_that_is_older_than_the_step_says_of_which_step_it_is() ->
         assert title.split("accuracy")[1].strip() == expected
 
 
-def test_a_limit_beside_the_label_of_another_value_has_its_number_or_no_name() -> None:
-    def row_of(top: float, width: int) -> str:
-        """The upper of two rows, with the label of `top`: .1 is a dot of it."""
-        scale = Axis(low=0.0, high=top, labels=((0.0, "0"), (top, "")))
-        rows = plot([], scale, width, 2, [(0.1, ("limit .1", "limit"))])
-        return "".join(char for char, _ in rows[0])
-
-    assert row_of(0.15, 20).replace("┈", "") == " limit .1 "
-    assert row_of(0.15, 10) == "┈" * 10  # `limit` would be read as .15
-    assert row_of(0.1, 10).replace("┈", "") == " limit "
-
-
 def test_a_guide_line_within_the_range_is_drawn_through_the_empty_cells_of_its_row() -> None:
     shown = snapshot(kl=view(0.0, 0.05, 0.2))
     (chart,) = charts_of(shown)
@@ -140,13 +130,6 @@ def test_a_guide_line_within_the_range_is_drawn_through_the_empty_cells_of_its_r
     assert "┈" not in "".join(map(written, chart_lines(chart, above, 40, 6, chosen=False)))
     below = snapshot(kl=view(0.0, 0.01, 0.02))
     assert "┈" not in "".join(map(written, chart_lines(chart, below, 40, 6, chosen=False)))
-
-
-def test_a_guide_line_is_named_where_only_the_range_of_the_values_is_in_its_way() -> None:
-    shown = snapshot(step=20, total=20, kl=view(*[0.0, 0.0, 0.0, 0.1] * 5, smoothing=0.9))
-    (chart,) = charts_of(shown)
-    lines = map(written, chart_lines(chart, shown, 28, 3, chosen=False))
-    assert any("limit .1" in line for line in lines)
 
 
 def test_a_tall_chart_has_a_grid_behind_its_curve_and_a_low_one_has_none() -> None:
@@ -213,18 +196,21 @@ def test_a_logarithmic_chart_leaves_out_what_is_not_above_0_and_says_so() -> Non
     assert plot == chart_lines(chart, shown, 60, 10, chosen=False)[1:]
 
 
-def test_charts_stay_where_they_are_while_a_run_is_on_screen() -> None:
-    before = snapshot(kl=view(*[0.0] * 9), loss=view(1.0, 2.0))
-    order = [chart.title for chart in charts_of(before)]
-    later = snapshot(kl=view(*[0.0] * 10), loss=view(1.0, 2.0), entropy=view(1.0, 2.0))
-    assert order == ["loss", "KL to reference"]
-    assert [chart.title for chart in charts_of(later, (), order)] == [*order, "entropy"]
-
-
 def test_the_axis_of_steps_ends_at_the_last_step() -> None:
     assert last_step(snapshot(step=0, total=500)) == 1
     assert last_step(snapshot(step=3, total=3)) == 3
     assert last_step(snapshot(step=21, total=500)) == 21
+
+
+@pytest.mark.parametrize(("step", "total", "end"), [(3, 60, 3), (21, 500, 25), (137, 500, 140)])
+def test_the_axis_of_a_run_that_goes_on_ends_at_a_round_step(
+    step: int, total: int, end: int
+) -> None:
+    assert last_step(replace(snapshot(step, total), status="running")) == end
+    assert last_step(replace(snapshot(step, step), status="running")) == step
+
+
+def test_the_axis_has_its_last_step_at_its_right_end() -> None:
     line = written(axis_line("step 60", 40))
     assert line == " " * LABELS + "0" + " " * (40 - LABELS - 8) + "step 60"
     assert written(axis_line("step 123456", 10)) == " " * LABELS + "0 step 123456"

@@ -51,21 +51,63 @@ async def test_it_is_told_while_its_process_starts_and_then_in_view_as_recorded(
     app = Workbench(tmp_path / "runs.db")
     async with app.run_test(size=(120, 40)):
         app.post_message(LaunchRequested(CONFIG, "detached"))
-        await until(
-            app, lambda: any("quick-hare, which then starts" in one.text for one in app.notices)
-        )
+        await until(app, lambda: "starting checks its settings" in frames.text(app))
+        assert "▌3 Watch▐" in frames.text(app)
         assert not process.go.is_set()
         process.go.set()
         await until(app, lambda: "run is complete after 2 steps" in frames.text(app))
 
 
-async def test_a_refused_one_says_why(process: Process, tmp_path: Path) -> None:
+async def test_where_one_went_after_a_launch_stays_on_screen_and_the_run_is_listed(
+    process: Process, tmp_path: Path
+) -> None:
+    app = Workbench(tmp_path / "runs.db")
+    async with app.run_test(size=(120, 40)):
+        app.post_message(LaunchRequested(CONFIG, "detached", tried=True))
+        await until(app, lambda: "▌3 Watch▐" in frames.text(app))
+        app.simulate_key("1")
+        await until(app, lambda: "◌ quick-hare  starting" in frames.text(app))
+        frames.check(app)
+        process.go.set()
+        text = "quick-hare is training now; 3 shows it."
+        await until(app, lambda: text in [notice.text for notice in app.notices])
+        assert "▌1 Runs▐" in frames.text(app)
+        await until(app, lambda: "◌ quick-hare" not in frames.text(app))
+        app.simulate_key("3")
+        await until(app, lambda: "run is complete after 2 steps" in frames.text(app))
+
+
+async def test_a_run_that_was_opened_after_a_launch_stays_on_screen(
+    process: Process, tmp_path: Path
+) -> None:
+    record(tmp_path / "runs.db", run_events(steps=3), name="calm-otter")
+    app = Workbench(tmp_path / "runs.db")
+    async with app.run_test(size=(120, 40)):
+        app.post_message(LaunchRequested(CONFIG, "detached", tried=True))
+        await until(app, lambda: "▌3 Watch▐" in frames.text(app))
+        app.post_message(RunOpened("calm-otter"))
+        await until(app, lambda: "run is complete after 3 steps" in frames.text(app))
+        process.go.set()
+        await until(app, lambda: app.starting is None)
+        await app.workers.wait_for_complete()
+        assert "run is complete after 3 steps" in frames.text(app)
+        app.simulate_key("3")
+        await until(app, lambda: "run is complete after 2 steps" in frames.text(app))
+
+
+async def test_a_refused_one_says_why_and_leads_back(process: Process, tmp_path: Path) -> None:
     process.failure = "the disk is full"
     app = Workbench(tmp_path / "runs.db")
     async with app.run_test(size=(120, 40)):
         app.post_message(LaunchRequested(CONFIG, "detached"))
+        await until(app, lambda: "▌3 Watch▐" in frames.text(app))
         process.go.set()
-        await until(app, lambda: app.notices[-1].text == "not started: the disk is full")
+        await until(
+            app,
+            lambda: app.notices and app.notices[-1].text == "not started: the disk is full",
+        )
+        await until(app, lambda: "▌1 Runs▐" in frames.text(app))
+        assert app.session is None
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Keys that are typed before the screen they are meant for is ready wait for it, in their order."""
 
+import asyncio
 import threading
 from itertools import count
 from pathlib import Path
@@ -9,15 +10,13 @@ import pytest
 from textual import events
 from textual.widgets import Input
 
-from grpo_tui.app.charts.stored import CurveLoader
 from grpo_tui.app.feed.stored import StoreFeed
 from grpo_tui.app.tui import app as workbench
 from grpo_tui.app.tui.app import Workbench
-from grpo_tui.app.tui.screens.compare.screen import CompareScreen
 from grpo_tui.app.tui.screens.rollouts.screen import RolloutsScreen
+from grpo_tui.app.tui.screens.runs import dialogs as runs_dialogs
 from grpo_tui.app.tui.screens.watch.screen import WatchScreen
 from grpo_tui.experiments.reader import StoreReader
-from tests.app.compared import two_runs
 from tests.app.rest import until
 from tests.patience import PATIENCE
 
@@ -34,7 +33,7 @@ def _keys_wait_as_long_as_they_must(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workbench, "EARLY_S", 10 * PATIENCE)
 
 
-def held_up(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> threading.Event:
+def held_up(monkeypatch: pytest.MonkeyPatch, owner: Any, method: str) -> threading.Event:
     """Let a method, called on another thread, wait for an event."""
     go, inner = threading.Event(), getattr(owner, method)
 
@@ -63,21 +62,6 @@ async def test_a_key_typed_before_the_table_of_runs_is_read_acts_on_it(
         await until(app, lambda: isinstance(app.screen, WatchScreen))
 
 
-async def test_the_crosshair_of_compare_waits_for_the_curves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    may_read = held_up(monkeypatch, CurveLoader, "charts")
-    app = Workbench(two_runs(tmp_path))
-    async with app.run_test(size=(160, 48)):
-        type_at_once(app, "space", "down", "space", "d", "left")
-        await until(app, lambda: isinstance(app.screen, CompareScreen) and app.screen.view.runs)
-        screen = app.screen
-        assert isinstance(screen, CompareScreen)
-        assert screen.view.at is None
-        may_read.set()
-        await until(app, lambda: screen.view.at is not None)
-
-
 async def test_keys_typed_while_a_run_is_opened_reach_watch_once_it_has_been_read(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,21 +76,6 @@ async def test_keys_typed_while_a_run_is_opened_reach_watch_once_it_has_been_rea
         assert screen.view.prompt == 0
         may_read.set()
         await until(app, lambda: screen.view.prompt == 2)
-
-
-async def test_keys_typed_while_a_comparison_is_read_are_handled_in_order(tmp_path: Path) -> None:
-    # on Runs: mark two runs and compare them; there: crosshair, smoothing, axis
-    app = Workbench(two_runs(tmp_path))
-    async with app.run_test(size=(160, 48)):
-        await until(app, lambda: app.screen.is_mounted)
-        type_at_once(app, "space", "down", "space", "d", "left", "minus", "b")
-        await until(app, lambda: isinstance(app.screen, CompareScreen) and not app._early)
-        screen = app.screen
-        assert isinstance(screen, CompareScreen)
-        assert len(screen.view.refs) == 2
-        assert screen.view.smooth == 2
-        assert screen.view.x is not None
-        assert screen.view.x < 8  # from the last step to the left
 
 
 async def test_moves_through_answers_wait_for_the_step_and_the_group(store: Path) -> None:
@@ -149,3 +118,50 @@ async def test_a_screen_that_never_gets_ready_delays_keys_for_a_limited_time(
     async with app.run_test(size=(120, 40)):
         type_at_once(app, "z")
         await until(app, lambda: app.screen.maximized is not None)
+
+
+@pytest.mark.parametrize(
+    ("keys", "reads", "dialog"),
+    [
+        (("ctrl+p", *"export"), (StoreReader, "runs"), "ActionPalette"),
+        (("m", *"export"), (runs_dialogs, "column_items"), "Picker"),
+    ],
+    ids=["the palette", "a list that is read first"],
+)
+async def test_keys_typed_behind_one_that_opens_a_dialog_never_reach_the_screen_below(
+    store: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    keys: tuple[str, ...],
+    reads: tuple[Any, str],
+    dialog: str,
+) -> None:
+    """Also where that takes longer than a key waits; e would open the exports of Runs."""
+    app = Workbench(store)
+    async with app.run_test(size=(120, 40)):
+        await until(app, lambda: getattr(app.screen, "ready", False))
+        may_read = held_up(monkeypatch, *reads)
+        monkeypatch.setattr(workbench, "EARLY_S", 0.0)
+        type_at_once(app, *keys)
+        await until(app, lambda: app._early or app.screen.is_modal)
+        await asyncio.sleep(0.05)
+        may_read.set()
+        await until(app, lambda: not app._early and app.screen.is_modal)
+        assert type(app.screen).__name__ == dialog
+        await until(app, lambda: app.screen.query_one(Input).value == "export")
+
+
+async def test_enter_typed_behind_a_question_waits_for_the_slowest_search(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a key behind it acts on what the choice leads to."""
+    app = Workbench(store)
+    async with app.run_test(size=(120, 40)):
+        await until(app, lambda: getattr(app.screen, "ready", False))
+        may_read = held_up(monkeypatch, StoreReader, "runs")
+        type_at_once(app, "ctrl+p", *"which prompt fails", "enter", "slash", "o")
+        await until(app, lambda: app._early and not getattr(app.screen, "ready", True))
+        may_read.set()
+        await until(app, lambda: isinstance(app.screen, RolloutsScreen) and not app._early)
+        field = app.screen.focused
+        assert isinstance(field, Input)
+        assert field.value == "o"

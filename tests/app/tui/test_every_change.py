@@ -102,7 +102,12 @@ class Scene:
             row["total_steps"],
         ), change
         sentences = (f"step {row['step']}/{row['total_steps']}", f"after {row['step']} step")
-        await self.see(lambda: all(text in frames.text(self.app) for text in sentences))
+
+        def are_shown() -> bool:
+            joined = " ".join(frames.text(self.app).split())  # a sentence may be wrapped
+            return all(text in joined for text in sentences)
+
+        await self.see(are_shown)
         now = self.app.clock()
         expected = await asyncio.create_task(screens_of(self.store, name, now))
         clock, self.app.clock = self.app.clock, lambda: now

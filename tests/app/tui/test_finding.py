@@ -1,25 +1,24 @@
 """The palette finds actions, metrics, settings, runs, help and answers; `/` what is on screen."""
 
 import asyncio
-import re
 from pathlib import Path
 
 import pytest
 from textual.command import Hits
-from textual.events import Click
 from textual.keys import _character_to_key
 
 from grpo_engine.metrics import METRICS, spec
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.help.screen import HelpScreen
-from grpo_tui.app.tui.dialogs.help.topics import ALERTS
 from grpo_tui.app.tui.finding import NameProvider, best
+from grpo_tui.app.tui.keys import KEYS
+from grpo_tui.app.tui.messages import RunOpened
+from grpo_tui.app.tui.questions import questions
 from grpo_tui.app.tui.screens.base import Entry, WorkbenchScreen
 from grpo_tui.app.tui.screens.watch.panels import Curves
 from grpo_tui.app.tui.widgets.find_bar import FindBar
 from grpo_tui.experiments.store import ExperimentStore
 from tests.app import frames
-from tests.app.rest import until
 from tests.app.stored import record, run_events, workbench
 from tests.app.walk import Walk, walk
 
@@ -38,24 +37,15 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def take(on: Walk, text: str, name: str) -> None:
     """Type into the palette and take what is found."""
     await on.press("ctrl+p", *(_character_to_key(char) for char in text))
-    await until(on.app, lambda: name in on.text)
+    await on.until(lambda: name in on.text)
     frames.check(on.app)
     await on.press("enter")
-
-
-async def test_a_double_click_beside_the_palette_closes_it_once(tmp_path: Path) -> None:
-    async with walk(Workbench(tmp_path / "none.db")) as on:
-        await on.press("ctrl+p")
-        palette = on.screen
-        palette.post_message(Click(palette, 1, 1, 0, 0, 1, False, False, False))
-        palette.post_message(Click(palette, 1, 1, 0, 0, 1, False, False, False))
-        await until(on.app, lambda: on.screen is not palette)
 
 
 async def everything(app: Workbench) -> tuple[Entry, ...]:
     finding = NameProvider(app.screen)
     await finding.startup()
-    return (*finding._actions, *finding._entries)
+    return await finding.names()
 
 
 @pytest.mark.slow
@@ -69,47 +59,21 @@ async def test_every_metric_is_found_by_its_key_its_title_and_everyday_words(sto
             assert any(key in name for name in names), (key, words)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("word", "names"),
-    [
-        ("export", {"Export…", "Copy", "Save a picture", "Help: export, report, share"}),
-        ("report", {"Export…", "Save a picture", "Help: export, report, share"}),
-        ("share", {"Export…", "Copy", "Save a picture", "Help: export, report, share"}),
-        ("worst", {"Rollouts"}),
-        ("time left", {"Watch"}),
-        ("clip range", {"Rollouts"}),
-        ("healthy", {"Watch", "Runs"}),
-        ("chart", {"Zoom", "Metrics", "Log axis"}),
-    ],
-)
-async def test_the_palette_knows_what_people_call_things(
-    word: str, names: set[str], store: Path
-) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until(app, lambda: "reward" in frames.text(app))
-        app.screen.query_one("#curves").focus()
-        await pilot.pause()
-        every = await everything(app)
-    assert names <= {entry.name for _, entry in best(every, word)}
-
-
 QUESTIONS = (
-    ("is it learning?", "Watch"),
-    ("is it healthy", "Watch"),
-    ("is the reward hacked", "Watch"),
-    ("how long", "Watch"),
-    ("why is the loss near 0", "Watch"),
-    ("which prompt fails", "Rollouts"),
-    ("best and worst", "Rollouts"),
-    ("why was this token not pushed", "Rollouts"),
-    ("what changed for this prompt", "Rollouts"),
-    ("answers with a text", "Rollouts"),
-    ("what would another clip range have done", "Rollouts"),
-    ("which setting is better", "Compare"),
-    ("how sure is that", "Compare"),
-    ("which run is training", "Runs"),
+    ("is it learning?", "Is it learning, and is it healthy?"),
+    ("is it healthy", "Is it learning, and is it healthy?"),
+    ("is the reward hacked", "Is the reward hacked?"),
+    ("how long", "How long does it take?"),
+    ("why is the loss near 0", "Why is the loss near 0?"),
+    ("which prompt fails", "Which prompt fails most?"),
+    ("best and worst", "What are the best and worst answers?"),
+    ("why was this token not pushed", "Why was this token not pushed?"),
+    ("what changed for this prompt", "What changed for this prompt from first to last?"),
+    ("answers with a text", "Which answers have a text in them?"),
+    ("another clip range", "What would another clip range have done?"),
+    ("which setting is better", "Which setting is better, and how sure is that?"),
+    ("how sure is that", "Which setting is better, and how sure is that?"),
+    ("which run is training", "Which run is training?"),
     ("what is KL", "Metric: KL to reference (kl)"),
     ("what is entropy", "Metric: entropy"),
     ("learning", "Metric: learning rate (learning_rate)"),
@@ -125,26 +89,43 @@ async def test_questions_lead_to_what_answers_them(store: Path) -> None:
     assert first == dict(QUESTIONS)
 
 
-@pytest.mark.slow
-async def test_over_a_dialog_the_palette_says_that_it_finds_its_actions_alone(store: Path) -> None:
+async def test_a_question_leads_to_its_screen_and_says_where_the_answer_is(store: Path) -> None:
     async with walk(workbench(store)) as on:
-        await on.press("ctrl+p")
-        await on.see("Find an action, a metric")
-        await on.press("escape", "ctrl+c")
-        await until(on.app, lambda: not isinstance(on.screen, WorkbenchScreen))
-        await on.press("ctrl+p")
-        await on.until(lambda: "Find an action of this dialog" in on.text)
-        assert "a setting, a run" not in on.text
+        on.app.post_message(RunOpened("quick-otter"))
+        await on.until(lambda: "completed after" in on.text)
+        assert isinstance(on.app.screen, WorkbenchScreen)
+        health = on.app.screen.snapshot.health
+        every = {entry.name: entry for entry in await everything(on.app)}
+        asked = every["Is it learning, and is it healthy?"]
+        assert (asked.value, asked.help) == (health.label, health.reason)
+        for question in ("Is the reward hacked?", "Why is the loss near 0?"):
+            assert every[question].help in " ".join(on.text.split())
+        await take(on, "which prompt fails", "Which prompt fails most?")
+        await on.until(lambda: "▌4 Rollouts▐" in on.text)
+        await on.until(lambda: "s, then f" in on.told)
+        await take(on, "what would another clip", "What would another clip range")
+        await on.until(lambda: "v opens the lab" in on.told)
+        assert "▌4 Rollouts▐" in on.text
 
 
-async def test_the_palette_begins_with_the_actions_of_the_screen(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)):
-        finding = NameProvider(app.screen)
+def test_every_question_names_a_screen_and_a_binding_of_it() -> None:
+    for question in questions():
+        parts = (question.mode, "screen")
+        assert any(question.binding in KEYS[part] for part in parts), question.text
+        assert question.text.endswith("?")
+
+
+async def test_the_palette_begins_with_questions_and_screens_without_what_is_of_no_use(
+    store: Path,
+) -> None:
+    async with walk(workbench(store)) as on:
+        await on.until(lambda: "completed" in on.text)
+        finding = NameProvider(on.app.screen)
         await finding.startup()
         names = [str(hit.text) async for hit in finding.discover()]
-    assert names.index("Pause run") < names.index("Down")
-    assert names.index("Pause run") < names.index("Back")
+    order = ("Is the reward hacked?", "Watch", "Metrics", "Log axis", "Down")
+    assert [name for name in names if name in order] == [*order]
+    assert not {"Pause run", "Stop…", "Checkpoint"} & {*names}  # the run has ended
 
 
 @pytest.mark.slow
@@ -172,7 +153,7 @@ async def test_slash_on_watch_keeps_the_charts_that_match_until_esc(store: Path)
     async with walk(workbench(store)) as on:
         await on.see("reward", "KL to reference")
         await on.press("slash", *"drift")  # an everyday word for KL
-        await until(on.app, lambda: "▸reward" not in on.text)
+        await on.until(lambda: "▸reward" not in on.text)
         await on.press("enter")
         curves = on.screen.query_one("#curves", Curves)
         assert [chart.keys[0] for chart in curves.charts] == ["kl"]
@@ -243,10 +224,10 @@ async def test_enter_right_after_the_text_waits_for_the_first_hit(
         await on.press("ctrl+p")
         for key in (*"truncated", "enter"):  # without waiting for hits
             on.app.simulate_key(key)
-        await until(on.app, lambda: on.screen.maximized is not None)
-        await until(on.app, lambda: "answers cut" in on.text)
+        await on.until(lambda: on.screen.maximized is not None)
+        await on.until(lambda: "answers cut" in on.text)
         await on.press("ctrl+p", *"loss")
-        await until(on.app, lambda: "Metric: loss" in on.text)
+        await on.until(lambda: "Metric: loss" in on.text)
 
 
 @pytest.mark.slow
@@ -261,39 +242,22 @@ async def test_a_word_of_an_answer_leads_to_its_prompt(
             at for at, group in enumerate(groups) if any(word in one.text for one in group.rollouts)
         )
         await on.press("ctrl+p", *map(_character_to_key, word))
-        await until(on.app, lambda: f"Prompt {place + 1}:" in on.text)
+        await on.until(lambda: f"Prompt {place + 1}:" in on.text)
         await on.press("enter")
         assert screen.view.prompt == place
-
-
-@pytest.mark.slow
-async def test_what_a_hit_says_is_not_cut_by_the_scroll_bar(store: Path) -> None:
-    async with walk(workbench(store), (80, 24)) as on:
-        await on.press("ctrl+p", *"entropy")
-        await until(on.app, lambda: "Help: alert entropy_collapse" in on.text)
-        _, _, text = on.text.partition("Help: alert entropy_collapse")
-        assert " ".join(re.findall(r"[\w,.]+", text)).startswith(ALERTS["entropy_collapse"])
 
 
 async def test_a_run_is_opened(store: Path) -> None:
     async with walk(workbench(store)) as on:
         await take(on, "run: quick", "Run: quick-otter")
-        await until(on.app, lambda: "quick-otter" in on.lines[0])
-
-
-@pytest.mark.slow
-async def test_a_name_is_shown_as_it_is(store: Path) -> None:
-    async with walk(workbench(store)) as on:
-        await on.press("ctrl+p", *"heron")
-        await until(on.app, lambda: "Run: [b]heron" in on.text)
-        assert "[/b] slow" in on.text
+        await on.until(lambda: "quick-otter" in on.lines[0])
 
 
 @pytest.mark.slow
 async def test_a_setting_is_gone_to_on_new_run(store: Path) -> None:
     async with walk(workbench(store)) as on:
         await take(on, "max_new_tok", "Setting: rollout.max_new_tokens")
-        await until(on.app, lambda: getattr(on.screen, "mode", "") == "new_run")
+        await on.until(lambda: getattr(on.screen, "mode", "") == "new_run")
         assert on.screen.view.row.path == "rollout.max_new_tokens"
 
 
@@ -308,5 +272,5 @@ async def test_a_setting_is_gone_to_on_new_run(store: Path) -> None:
 async def test_help_is_found(store: Path, text: str, name: str, words: str) -> None:
     async with walk(workbench(store)) as on:
         await take(on, text, name)
-        await until(on.app, lambda: isinstance(on.screen, HelpScreen))
-        await until(on.app, lambda: words in on.text)
+        await on.until(lambda: isinstance(on.screen, HelpScreen))
+        await on.until(lambda: words in on.text)

@@ -7,7 +7,6 @@ from textual.widgets._toast import Toast
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.page import PageDialog
 from tests.app import frames
-from tests.app.rest import until
 from tests.app.walk import walk
 
 
@@ -16,7 +15,7 @@ async def test_a_toast_takes_the_place_of_the_one_before(tmp_path: Path) -> None
         for text in ("first", "second", "third"):
             on.app.notify(text)
             await on.pilot.pause()
-        await until(on.app, lambda: "third" in on.text)
+        await on.until(lambda: "third" in on.text)
         assert len(on.screen.query(Toast)) == 1
 
 

@@ -17,6 +17,7 @@ from grpo_tui.app.feed.narrator import narrate
 from grpo_tui.app.feed.replay import ReplayFeed
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.feed.stored import StoreFeed
+from grpo_tui.app.jobs import start
 from grpo_tui.app.trial import ready
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.messages import LaunchRequested, ResumeRequested
@@ -117,47 +118,35 @@ def test_a_lost_run_is_resumed_from_its_checkpoint_or_begins_again(
     assert ("from step 2" in sentence, "begins it again" in sentence) == (bool(saved), not saved)
 
 
-@pytest.mark.slow
-async def test_pause_stop_and_resume_reach_the_engine(world: Path, tmp_path: Path) -> None:
-    store = tmp_path / "grpo.db"
-    app = Workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        app.post_message(LaunchRequested(settings(world, name="slow-hare", steps=400)))
-        await until(app, lambda: app.live is not None and shown(app).step >= 1)
-        await pilot.press("full_stop")
-        await until(app, lambda: shown(app).status == "paused")
-        assert "paused" in frames.text(app)
-        await pilot.press("full_stop")
-        await until(app, lambda: shown(app).status == "running")
-        await pilot.press("S")
-        await pilot.press("s")
-        await until(app, lambda: not app.bridge.running and app.live is None)
-        step = shown(app).step
-        assert shown(app).status == "stopped"
-        app.post_message(ResumeRequested("slow-hare"))
-        await until(app, lambda: app.live is not None and shown(app).step > step)
-        await pilot.press("ctrl+c")
-        assert "trains in this process" in frames.text(app)
-        await pilot.press("s")
-        await until(app, lambda: not app.is_running)
-    assert app.bridge.wait(patience.PATIENCE)
-    assert not app.bridge.running
-
-
 async def test_a_run_is_told_of_while_its_settings_are_checked_and_then_on_watch(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go = threading.Event()
     require = ready.require
-    monkeypatch.setattr(ready, "require", lambda config: (go.wait(), require(config)))
+    monkeypatch.setattr(start, "require", lambda config: (go.wait(), require(config)))
     app = Workbench(tmp_path / "grpo.db")
     async with app.run_test(size=(120, 40)) as pilot:
         app.post_message(LaunchRequested(settings(world, name="quick-hare", steps=1)))
         await pilot.pause()
-        await until(app, lambda: "quick-hare, which then starts" in app.notices[-1].text)
+        await until(app, lambda: "starting checks its settings" in frames.text(app))
         assert app.live is None
         frames.check(app)
         go.set()
+        await until(app, lambda: "run is complete after 1 step" in frames.text(app))
+    assert app.bridge.wait(patience.PATIENCE)
+
+
+async def test_settings_that_the_form_has_tried_are_not_tried_again(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(_config: object) -> None:
+        raise AssertionError("they were tried")
+
+    monkeypatch.setattr(start, "require", never)
+    app = Workbench(tmp_path / "grpo.db")
+    async with app.run_test(size=(120, 40)):
+        config = settings(world, name="quick-hare", steps=1)
+        app.post_message(LaunchRequested(config, tried=True))
         await until(app, lambda: "run is complete after 1 step" in frames.text(app))
     assert app.bridge.wait(patience.PATIENCE)
 
@@ -221,3 +210,30 @@ async def test_dialogues_of_the_starter_are_shown_recorded_and_read_back_the_sam
     assert all(span.reward is None and not span.info for one in on_board for span in one.spans)
     for feed in (StoreFeed(store, "calm-hare"), ReplayFeed(store, "calm-hare", speed=1000.0)):
         assert exact(settled(Session(feed))) == exact(live)
+
+
+@pytest.mark.slow
+async def test_pause_stop_and_resume_reach_the_engine(world: Path, tmp_path: Path) -> None:
+    store = tmp_path / "grpo.db"
+    app = Workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        app.post_message(LaunchRequested(settings(world, name="slow-hare", steps=400)))
+        await until(app, lambda: app.live is not None and shown(app).step >= 1)
+        await pilot.press("full_stop")
+        await until(app, lambda: shown(app).status == "paused")
+        assert "paused" in frames.text(app)
+        await pilot.press("full_stop")
+        await until(app, lambda: shown(app).status == "running")
+        await pilot.press("S")
+        await pilot.press("s")
+        await until(app, lambda: not app.bridge.running and app.live is None)
+        step = shown(app).step
+        assert shown(app).status == "stopped"
+        app.post_message(ResumeRequested("slow-hare"))
+        await until(app, lambda: app.live is not None and shown(app).step > step)
+        await pilot.press("ctrl+c")
+        assert "trains in this process" in frames.text(app)
+        await pilot.press("s")
+        await until(app, lambda: not app.is_running)
+    assert app.bridge.wait(patience.PATIENCE)
+    assert not app.bridge.running

@@ -21,14 +21,12 @@ async def romp(
     inputs: int,
     seed: int,
     most: int = 0,
-    resizing: float = 0.05,
-    seconds: float = 0,
 ) -> Monkey:
     """Send random input to a workbench on a store with a few runs, then check the store."""
     store = folder / "grpo.db"
     for name in ("calm-otter", "swift-heron"):
         record(store, name=name)
-    monkey = Monkey(int(os.environ.get("MONKEY_SEED", "0")) or seed, resizing)
+    monkey = Monkey(int(os.environ.get("MONKEY_SEED", "0")) or seed)
     print(f"MONKEY_SEED={monkey.seed}")
 
     def config(number: int) -> RunConfig:
@@ -36,7 +34,7 @@ async def romp(
 
     try:
         with kept_at_home(folder, patch):
-            await play(monkey, store, config, inputs, 25 if resizing < 0.1 else 5, most, seconds)
+            await play(monkey, store, config, inputs, 25, most)
     except BaseException:
         print(f"last inputs: {monkey.inputs[-40:]}")
         raise
@@ -52,18 +50,6 @@ async def test_a_short_romp_breaks_nothing(
 ) -> None:
     monkey = await romp(world, tmp_path, monkeypatch, 60, 2)
     assert len({screen for screen, _ in monkey.done}) >= 4
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(7200)
-async def test_minutes_of_resizing_break_nothing(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`MONKEY_MINUTES=10 pytest -m soak tests/app/tui/test_monkey.py -k resizing`."""
-    seconds = 60 * float(os.environ.get("MONKEY_MINUTES", "1"))
-    seed = int.from_bytes(os.urandom(3))
-    monkey = await romp(world, tmp_path, monkeypatch, 0, seed, resizing=0.4, seconds=seconds)
-    print(f"{sum(text.startswith('size') for text in monkey.inputs)} sizes")
 
 
 @pytest.mark.soak

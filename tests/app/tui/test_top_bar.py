@@ -1,6 +1,5 @@
 """The line at the top of every screen: the shown run, its health, and what else is training."""
 
-from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,6 @@ from grpo_tui.app.tui.widgets.top_bar import run_line
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder, start_run
 from grpo_tui.experiments.values import AlertView, RunSummary
-from tests.app.rest import until
 from tests.app.script import started
 from tests.app.stored import record, run_events
 from tests.app.walk import Walk, walk
@@ -50,7 +48,7 @@ def training(path: Path, name: str) -> Recorder:
 @pytest.fixture
 def live(tmp_path: Path) -> RunSummary:
     recorder = training(tmp_path / "runs.db", "live-heron")
-    with closing(StoreReader(tmp_path / "runs.db")) as reader:
+    with StoreReader(tmp_path / "runs.db") as reader:
         (run,) = reader.active()
     recorder.close()
     return run
@@ -103,6 +101,21 @@ async def test_the_end_of_a_run_elsewhere_is_reported_and_stays_in_the_messages(
         assert "The process of old-owl is gone at step 7; r on Runs resumes it." in on.text
 
 
+async def test_a_run_that_is_read_has_its_name_and_is_not_another_one(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    recorder = training(path, "live-heron")
+    async with walk(Workbench(path, preferences=Preferences())) as on:
+        on.app._read_active()
+        await on.until(lambda: "● live-heron" in on.lines[0])
+        (run,) = on.app.active
+        on.app._open(run.id)
+        assert on.app.session is not None
+        head = on.app.session.feed.head
+        assert (head.id, head.name) == (run.id, "live-heron")
+        assert on.app.elsewhere(head.id) == ()
+    recorder.close()
+
+
 def is_shown(on: Walk, name: str) -> bool:
     return f"● {name}" in on.lines[0].split("3 ●")[0]
 
@@ -118,15 +131,15 @@ async def test_a_run_that_trains_elsewhere_is_at_the_top_and_3_goes_to_what_the_
         await on.until(lambda: "run completed" in on.text)
         recorder = training(path, "live-heron")
         on.app._read_active()
-        await until(on.app, lambda: "● live-heron" in on.lines[0])
+        await on.until(lambda: "● live-heron" in on.lines[0])
         assert " 3 ● live-heron" in on.lines[0]
         await on.press("1")
-        assert " 3 ● live-heron" not in on.lines[0]
+        assert on.lines[0].endswith("  ● live-heron")  # 3 goes to the open run first
         await on.press("3")
         assert "✓ calm-otter" in on.lines[0]  # it was not started from here
         other = training(path, "other-hare")
         on.app._read_active()
-        await until(on.app, lambda: " 3 ● other-hare +1" in on.lines[0])
+        await on.until(lambda: " 3 ● other-hare +1" in on.lines[0])
         for name in ("other-hare", "live-heron", "other-hare"):  # in turn
             await on.press("3")
             await on.until(partial(is_shown, on, name))
@@ -138,7 +151,7 @@ async def test_a_run_that_trains_elsewhere_is_at_the_top_and_3_goes_to_what_the_
         on.app.follows_queue = True
         recorder = training(path, "new-hare")
         on.app._read_active()
-        await until(on.app, lambda: "● new-hare" in on.lines[0])
+        await on.until(lambda: "● new-hare" in on.lines[0])
         await on.press("3")
         await on.until(lambda: "● new-hare" in on.lines[0] and "calm-otter" not in on.lines[0])
         recorder.close()

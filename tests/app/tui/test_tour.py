@@ -8,9 +8,8 @@ from textual.keys import _character_to_key
 from grpo_tui.app.feed.replay import ReplayFeed
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.help.screen import HelpScreen
-from grpo_tui.app.tui.tour import END, STOPS, TourLine, key_of
+from grpo_tui.app.tui.tour import END, TourLine, key_of, stops
 from tests.app import frames
-from tests.app.rest import until
 from tests.app.walk import walk
 
 
@@ -20,8 +19,8 @@ async def test_the_key_of_each_sentence_leads_to_the_next(
 ) -> None:
     feed = ReplayFeed(store, "calm-otter", speed=1000)
     async with walk(Workbench(store, feed=feed, mode="watch", tour=True), size) as on:
-        await until(on.app, lambda: on.screen.snapshot.status == "completed")
-        for place, stop in enumerate(STOPS):
+        await on.until(lambda: on.screen.snapshot.status == "completed")
+        for place, stop in enumerate(stops()):
             on.app.frame_now()
             assert on.app.tour is not None
             assert on.app.tour.index == place
@@ -36,7 +35,7 @@ async def test_the_key_of_each_sentence_leads_to_the_next(
         tour = on.app.tour
         assert tour is not None
         assert tour.stop is None
-        await until(on.app, lambda: isinstance(on.screen, HelpScreen))
+        await on.until(lambda: isinstance(on.screen, HelpScreen))
         await on.press("escape")
         on.app.frame_now()
         assert on.screen.query_one(TourLine).sentence == END

@@ -18,7 +18,7 @@ from grpo_engine.errors import BrokenEnvironmentError, EngineError
 from grpo_engine.sandbox import client as client_module
 from tests.engine.environments.pools import client_of
 from tests.engine.environments.test_runs import facts
-from tests.engine.runs import settings, write_world
+from tests.engine.runs import of, settings, write_world
 from tests.engine.tiny import write_model
 from tests.patience import until
 
@@ -90,11 +90,11 @@ def test_a_class_of_this_process_an_instance_and_one_of_a_module_train_alike(
     assert here[0].config["task"]["environment"] == "python:Turns"
     copied = events_of(world, Turns())
     assert isinstance(here[-1], ev.RunFinished)
-    steps = [event for event in here if isinstance(event, ev.StepFinished)]
+    steps = of(ev.StepFinished, here)
     assert max(event.metrics["turns/max"] for event in steps) == 3
     assert max(event.metrics["environment/errors"] for event in steps) > 0
     assert without_places(here) == without_places(copied) == without_places(from_module)
-    notes = [event.text for event in here if isinstance(event, ev.NoteWritten)]
+    notes = [event.text for event in of(ev.NoteWritten, here)]
     assert any(text.startswith("environment Turns runs in this Python process") for text in notes)
     until_calls_end()
 

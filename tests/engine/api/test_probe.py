@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_engine.api.probe import PromptsProbed, probe, recommended, signals
-from grpo_engine.config.parse import build
 from grpo_engine.control import Control
 from grpo_engine.evaluation.statistics import signal_at_k
 from grpo_engine.events import GroupScored, rewards_differ
-from tests.engine.runs import events_of, settings, write_world
+from tests.engine.runs import events_of, of, settings, write_world
 
 
 @given(rewards=st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=2, max_size=7), data=st.data())
@@ -62,42 +61,15 @@ def test_the_training_prompts_are_tried_in_the_order_of_the_run(tmp_path: Path) 
     events = probe(
         config, Control(), folder=tmp_path / "probe", prompts=3, samples=4, temperatures=[0.5, 1.0]
     )
-    found = [event for event in events if isinstance(event, PromptsProbed)]
+    found = of(PromptsProbed, events)
     assert [one.temperature for one in found] == [0.5, 1.0]
     trained = [
         e.group.example_key
-        for e in events_of(config, tmp_path / "run")
-        if isinstance(e, GroupScored) and e.group.origin == "train"
+        for e in of(GroupScored, events_of(config, tmp_path / "run"))
+        if e.group.origin == "train"
     ]
     assert list(found[0].keys[:2]) == trained
     assert [len(row) for row in found[0].rewards] == [4, 4, 4]
     assert found[0].right is not None
     accuracy = [sum(map(bool, found[0].right))]
     assert accuracy[0] <= 3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("size", [2, 4, 8])
-def test_training_shows_the_share_that_the_probe_foretold(tmp_path: Path, size: int) -> None:
-    from grpo_engine.presets import preset
-
-    tree = preset("starter").tree
-    tree |= {"steps": 4, "evaluation": {"before_and_after": False, "pinned": 0}}
-    tree["rollout"] = {**tree["rollout"], "prompts": 16, "group_size": size}
-    tree["optimizer"] = {**tree["optimizer"], "learning_rate": 0.0}
-    config = build(tree)
-    events = probe(
-        config, Control(), folder=tmp_path / "probe", prompts=64, samples=16, temperatures=[1.0]
-    )
-    (found,) = [event for event in events if isinstance(event, PromptsProbed)]
-    (expected,) = signals(found, [size], prompts=16)
-    groups = [
-        e.group
-        for e in events_of(config, tmp_path / "run")
-        if isinstance(e, GroupScored) and e.group.origin == "train"
-    ]
-    assert len(groups) == 64
-    share = sum(not group.no_signal for group in groups) / 64
-    # each prompt is tried once more: 1.96 standard errors of 64 draws beside the interval
-    chance = 1.96 * (expected["share"] * (1 - expected["share"]) / 64) ** 0.5
-    assert expected["low"] - chance <= share <= expected["high"] + chance

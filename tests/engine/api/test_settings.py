@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from grpo_engine import recipe
 from grpo_engine.api.settings import importable, name_object, settings_of
 from grpo_engine.config.parse import flatten
-from grpo_engine.config.settings import ModelConfig, RunConfig
+from grpo_engine.config.settings import ModelConfig, RemoteConfig, RunConfig
 from grpo_engine.environments.calculator import calculator
 from grpo_engine.environments.guess import Guess
 from grpo_engine.errors import ConfigError
@@ -252,3 +252,19 @@ def test_a_name_a_tool_alone_and_classes_by_name_are_taken() -> None:
         "c": "c.py:C",
     }
     assert given.environments == {"python:Local": instance}
+
+
+def test_a_server_is_given_by_its_address_or_with_the_settings_beside_it() -> None:
+    url = "http://localhost:8000"
+    config, _ = settings_of(None, None, {"model": "org/model", "remote": url})
+    assert (config.remote.url, config.remote.model) == (url, "")
+    beside = {"url": url, "model": "name", "key_env": "MY_KEY"}
+    for keywords in (
+        {"remote": beside},
+        {"remote": RemoteConfig(**beside)},
+        {"remote": url, "remote.model": "name", "remote.key_env": "MY_KEY"},
+    ):
+        config, _ = settings_of(None, None, {"model": "org/model", **keywords})
+        assert config.remote == RemoteConfig(**beside)
+    with pytest.raises(ConfigError, match=r"algorithm\.signal cannot be used with remote\.url"):
+        settings_of(None, None, {"model": "org/model", "remote": url, "algorithm": "ppo"})

@@ -1,6 +1,5 @@
 """Configuration files of any origin: one line of words for each, and never more work than it is."""
 
-import time
 from pathlib import Path
 
 import pytest
@@ -51,16 +50,9 @@ def test_brackets_in_other_formats_and_values_are_refused_too(tmp_path: Path) ->
         file.write_text("[" * 50_000)
         with pytest.raises(ConfigError):
             read(file)
-    with pytest.raises(ConfigError):
-        build(parse_sets([f"steps={'[' * 50_000}"]))
-
-
-def test_a_value_of_brackets_is_refused_at_once() -> None:
-    """The scanner of YAML goes over all open lists again at each bracket."""
-    begun = time.process_time()
-    with pytest.raises(ConfigError, match="nested more than 30 levels deep"):
-        build(parse_sets([f"rollout.stop={'[' * 5_000}"]))
-    assert time.process_time() - begun < 1.5
+    for path in ("steps", "rollout.stop"):  # the scanner of YAML would go over them for minutes
+        with pytest.raises(ConfigError):
+            build(parse_sets([f"{path}={'[' * 50_000}"]))
 
 
 def test_anchors_within_bounds_are_ordinary_yaml() -> None:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from grpo_engine.config.aliases import MEANT
 from grpo_engine.config.parse import (
     build,
-    flatten,
     merge,
     parse_sets,
     problems,
@@ -19,7 +18,6 @@ from grpo_engine.config.parse import (
     settings,
     write_yaml,
 )
-from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError
 
 
@@ -168,7 +166,3 @@ def test_a_single_entry_of_a_mapping_leaves_the_others() -> None:
     other = merge(base, parse_sets(["task.options.low=2", "task.name=arithmetic"]))
     assert other["task"] == {"name": "arithmetic", "options": {"low": 2}}
     assert build(other).task.options == {"low": 2}
-
-
-def test_flatten_and_settings_name_the_same_paths() -> None:
-    assert set(flatten(RunConfig())) == set(settings())

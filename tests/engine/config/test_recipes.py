@@ -3,13 +3,12 @@
 import math
 import re
 import sys
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from grpo_engine.config.choices import SIGNALS, TRUSTS
 from grpo_engine.config.declaration import Setting
 from grpo_engine.config.recipes import (
     RECIPES,
@@ -121,18 +120,6 @@ def test_the_settings_of_a_recipe_are_those_that_have_an_effect() -> None:
     read = settings_read(recipe("cispo"))
     assert "cispo_cap" in read
     assert not {"clip_low", "clip_high", "beta", "gamma", "stop", "name"} & set(read)
-
-
-def test_every_field_but_the_name_is_a_setting_with_help_and_a_legal_default() -> None:
-    assert [field.name for field in fields(Recipe)] == ["name", *SETTINGS]
-    for name, setting in SETTINGS.items():
-        assert setting.help.endswith(".")
-        assert setting.checked(setting.default) == getattr(RECIPES["grpo"], name)
-
-
-def test_every_value_of_signal_and_trust_has_its_rule() -> None:
-    assert tuple(SIGNALS) == SETTINGS["signal"].choices
-    assert tuple(TRUSTS) == SETTINGS["trust"].choices
 
 
 def test_a_process_signal_needs_no_second_answer() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from grpo_engine.config.parse import build, changed, flatten, merge, parse_sets, read_yaml, settings
+from grpo_engine.config.parse import build, changed, flatten, merge, parse_sets, read_yaml
 from grpo_engine.config.recipes import recipe
 from grpo_engine.config.removed import MOVED, REMOVED, without_removed
 from grpo_engine.config.settings import RunConfig
@@ -97,10 +97,6 @@ def test_a_recipe_with_removed_settings_is_the_recipe_that_it_was() -> None:
         "algorithm.recipe": "ppo",
         "algorithm.options": {"lam": 0.5, "whiten": False},
     }
-
-
-def test_no_removed_setting_is_one_of_today() -> None:
-    assert not set(REMOVED) & set(settings())
 
 
 def test_a_stored_configuration_with_a_removed_setting_is_read() -> None:

@@ -12,7 +12,6 @@ from grpo_engine.config.settings import OPTIMIZER_OPTIONS, RunConfig
 from grpo_engine.config.trl_config import read, translate
 from grpo_engine.config.trl_names import DEFAULTS, NO_CAP, TRANSLATED, UNLIKE, UNNEEDED
 from grpo_engine.errors import ConfigError
-from grpo_engine.maths.arrays import MAX_RATIO
 from grpo_engine.policy.embedded import local_folder
 
 GRPOCONFIG = Path(__file__).parents[1] / "maths" / "data" / "grpoconfig.json"  # make_trl_cases.py
@@ -276,10 +275,6 @@ def test_the_names_and_defaults_are_those_of_trls_own_grpoconfig() -> None:
     theirs = json.loads(GRPOCONFIG.read_text(encoding="utf-8"))
     assert not theirs.keys() - TRANSLATED - UNLIKE.keys() - UNNEEDED.keys()
     assert {name: theirs[name] for name in DEFAULTS} == dict(DEFAULTS)
-
-
-def test_a_cap_that_none_reaches_changes_no_weight() -> None:
-    assert NO_CAP > MAX_RATIO
 
 
 def test_the_same_settings_are_read_from_yaml_json_and_python_which_is_never_run(

@@ -181,50 +181,6 @@ def test_what_trl_has_is_the_same_after_both_translations(config: RunConfig) -> 
 @pytest.mark.parametrize(
     ("tree", "expected"),
     [
-        # 8 prompts of 8 answers: updates of 64, by 8 at a time
-        (
-            {},
-            {
-                "per_device_train_batch_size": 8,
-                "gradient_accumulation_steps": 8,
-                "steps_per_generation": 8,
-                "loss_type": "grpo",
-                "epsilon_high": 0.2,
-                "max_steps": 100,
-            },
-        ),
-        # 2 · 6 answers in 2 updates of 6, by 4 at most: 3 at a time; two passes of 10 steps
-        (
-            {
-                "steps": 10,
-                "rollout": {"prompts": 2, "group_size": 6},
-                "algorithm": {"recipe": "gspo", "minibatches": 2, "passes": 2},
-                "optimizer": {"micro_rows": 4},
-                "checkpoint": {"every": 5},
-            },
-            {
-                "per_device_train_batch_size": 3,
-                "gradient_accumulation_steps": 2,
-                "steps_per_generation": 4,
-                "max_steps": 40,
-                "save_steps": 20,
-                "importance_sampling_level": "sequence",
-            },
-        ),
-        ({"model": {"tuning": "lora", "lora_rank": 4}}, {"lora_r": 4, "lora_alpha": 8.0}),
-        ({"evaluation": {"every": 5}}, {"eval_steps": 5, "eval_on_start": True}),
-        ({"evaluation": {"samples": 0}}, {"save_steps": 20}),
-        ({"checkpoint": {"every": 0}}, {"save_strategy": "no"}),
-    ],
-)
-def test_settings_have_trls_names(tree: Tree, expected: Tree) -> None:
-    made = values_of(build(tree))
-    assert {name: made.get(name) for name in expected} == expected
-
-
-@pytest.mark.parametrize(
-    ("tree", "expected"),
-    [
         ({"algorithm": {"recipe": "grpo"}}, {}),
         (
             {"algorithm": {"recipe": "dapo"}},

@@ -19,7 +19,7 @@ from grpo_engine.config.parse import (
 )
 from grpo_engine.config.safe_json import parse_json
 from grpo_engine.config.safe_yaml import parse_yaml
-from grpo_engine.config.settings import OPTIMIZER_OPTIONS, RunConfig
+from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError, quoted, shortened
 from grpo_tui.app.tui.screens.new_run.state import RunForm
 
@@ -195,10 +195,6 @@ def test_a_mapping_is_taken_where_a_text_may_stand() -> None:
     assert config.task.environment == {"maze": "maze.py:Maze"}
 
 
-def test_off_needs_no_quotes_in_a_file(tmp_path: Path) -> None:
-    assert build(_file(tmp_path, "task.curriculum", "off")).task.curriculum == "off"
-
-
 @pytest.mark.parametrize(
     ("text", "setting"),
     [
@@ -238,13 +234,6 @@ def test_a_long_value_is_cut_in_messages() -> None:
 def test_a_name_has_an_end() -> None:
     with pytest.raises(ConfigError, match=r"at most 500 characters, .*\(100,000 characters\)"):
         build({"name": "x" * 100_000})
-
-
-def test_the_help_of_the_optimiser_names_the_momentum_of_sgd() -> None:
-    momentum = OPTIMIZER_OPTIONS["beta1"].default
-    assert f"sgd and muon have a momentum of `options.beta1`, {momentum} by default" in (
-        settings()["optimizer.name"].help
-    )
 
 
 def test_a_value_that_is_nested_too_deep_to_be_written_is_named_by_its_type() -> None:

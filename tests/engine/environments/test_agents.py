@@ -29,7 +29,7 @@ from grpo_engine.rollouts.dialogue import EnvironmentReply, TurnLimits, Usage
 from tests.engine.environments.pools import client_of, python
 from tests.engine.environments.pools import play as play_rows
 from tests.engine.environments.test_runs import assert_resumed, killed
-from tests.engine.runs import events_of
+from tests.engine.runs import completed, events_of, of
 from tests.engine.sandbox.processes import kill
 from tests.patience import until
 
@@ -336,7 +336,7 @@ AGENT = f"agent: python {HERE}/guess_agent.py"
 
 def tokens_and_numbers(events: Sequence[Event]) -> tuple[list[Any], list[float]]:
     assert isinstance(events[-1], RunFinished), events[-1]
-    groups = [e.group for e in events if isinstance(e, GroupScored)]
+    groups = [e.group for e in of(GroupScored, events)]
     tokens = [(r.ids, r.text, r.finish) for group in groups for r in group.rollouts]
     numbers = [r.reward for group in groups for r in group.rollouts]
     for event in events:
@@ -394,17 +394,12 @@ open(os.environ["GRPO_TUI_REWARD"], "w").write(str(len(set("".join(answers)))))
 @pytest.mark.slow
 def test_a_program_that_rewrites_its_context_is_trained_in_segments(tmp_path: Path) -> None:
     (tmp_path / "forgetful.py").write_text(FORGETFUL)
-    events = events_of(guess(f"agent: python {tmp_path}/forgetful.py", steps=2), tmp_path / "run")
-    assert isinstance(events[-1], RunFinished), events[-1]
-    rollouts = [r for e in events if isinstance(e, GroupScored) for r in e.group.rollouts]
+    events = completed(guess(f"agent: python {tmp_path}/forgetful.py", steps=2), tmp_path / "run")
+    rollouts = [r for e in of(GroupScored, events) for r in e.group.rollouts]
     assert all(len(r.spans) == 6 and r.spans[1].length > 20 for r in rollouts)
-    gaps = [
-        e.metrics["sampling/sampling_logp_difference/max"]
-        for e in events
-        if isinstance(e, StepFinished)
-    ]
+    gaps = [e.metrics["sampling/sampling_logp_difference/max"] for e in of(StepFinished, events)]
     assert max(gaps) < 1e-4
-    assert all(e.metrics["grad_norm"] > 0 for e in events if isinstance(e, StepFinished))
+    assert all(e.metrics["grad_norm"] > 0 for e in of(StepFinished, events))
 
 
 @pytest.mark.slow

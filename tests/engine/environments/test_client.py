@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import StopNow
 from grpo_engine.environments.client import EnvironmentClient, Episode
 from grpo_engine.errors import BrokenEnvironmentError
 from grpo_engine.sandbox.process import LOG_LIMIT
+from grpo_engine.tasks.base import Task
 from tests.engine.environments.pools import client_of, play
+from tests.engine.rewards.judges import write_rubric
 
 HOSTILE = f"{Path(__file__).parent}/hostile.py:Hostile"
 SAID = {
@@ -50,25 +53,6 @@ def pool(
 
 
 @pytest.mark.slow
-def test_an_async_tool_that_is_late_fails_its_rollout(tmp_path: Path) -> None:
-    (tmp_path / "late.py").write_text('''
-import asyncio
-
-async def late(x: int) -> str:
-    """Come late.
-
-    Args:
-        x: A number.
-    """
-    await asyncio.sleep(60)
-''')
-    answer = '<tool_call>{"name": "late", "arguments": {"x": 1}}</tool_call>'
-    with pool(tmp_path, "", tools=[f"{tmp_path}/late.py:late"]) as environments:
-        ((reply,),) = play(environments, [{}], answer)
-    assert reply.error.startswith("step: took longer than 1 s")
-
-
-@pytest.mark.slow
 def test_each_hostile_environment_fails_with_its_reason_and_the_others_end(tmp_path: Path) -> None:
     with pool(tmp_path) as environments:
         found = play(environments, [{"kind": kind} for kind in SAID], "a")
@@ -85,6 +69,33 @@ def test_each_hostile_environment_fails_with_its_reason_and_the_others_end(tmp_p
     log = max((log.read_bytes() for log in tmp_path.glob("*.log")), key=len)
     assert LOG_LIMIT <= len(log) <= LOG_LIMIT + 200
     assert b"further output is dropped" in log
+
+
+def test_an_environment_has_no_key_of_a_judge_or_of_the_server_with_the_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("JUDGE_KEY", "SERVER_KEY", "MINE"):
+        monkeypatch.setenv(name, "secret")
+    (tmp_path / "looks.py").write_text(
+        "import os\nfrom grpo_engine.environments.protocol import Reply\n"
+        "class Looks:\n  def reset(self, row, seed): pass\n"
+        "  def step(self, answer): return Reply(\n"
+        "    [{'role': 'user', 'content': ' '.join(os.environ)}], done=True)\n"
+    )
+    rubric = write_rubric(tmp_path / "r.yaml", "http://127.0.0.1:9", key_variable="JUDGE_KEY")
+    config = RunConfig.model_validate(
+        {
+            "task": {"environment": f"{tmp_path}/looks.py:Looks"},
+            "rewards": {"time_limit": 20, "functions": [rubric]},
+            "remote": {"url": "http://127.0.0.1:9", "model": "m", "key_env": "SERVER_KEY"},
+        }
+    )
+    with EnvironmentClient(config, Task(name="t", train=()), tmp_path) as environments:
+        ((reply,),) = play(environments, [{}], "a")
+    (message,) = reply.messages
+    names = message["content"].split()
+    assert "MINE" in names
+    assert not {"JUDGE_KEY", "SERVER_KEY"} & {*names}
 
 
 COUNTING = """

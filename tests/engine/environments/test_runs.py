@@ -32,7 +32,7 @@ from grpo_engine.metrics import PHASES, phase_seconds, time_of
 from tests.engine.environments.hostile import IMITATION
 from tests.engine.environments.test_client import HOSTILE, SAID
 from tests.engine.environments.trl_files import END, QWEN, write_qwen
-from tests.engine.runs import events_of, settings, write_world
+from tests.engine.runs import completed, events_of, of, settings, timeless, write_world
 from tests.engine.tiny import write_model
 
 TURNS = """
@@ -88,18 +88,12 @@ def facts(events: Sequence[Event]) -> list[Any]:
         elif isinstance(event, TokensScored):
             found.append(event)
         elif isinstance(event, StepFinished):
-            kept = {
-                name: value
-                for name, value in event.metrics.items()
-                if not name.startswith(("time/", "memory/"))
-                and name not in ("step_time", "tokens_per_second")
-            }
-            found.append((event.step, kept))
+            found.append((event.step, timeless(event.metrics)))
     return found
 
 
 def groups(events: Sequence[Event], origin: str = "train") -> list[GroupScored]:
-    return [e for e in events if isinstance(e, GroupScored) and e.group.origin == origin]
+    return [e for e in of(GroupScored, events) if e.group.origin == origin]
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +111,7 @@ def test_a_run_with_turns_trains_evaluates_and_pins(whole: list[Event]) -> None:
             assert [r.value for r in one.rewards if r.name == "Turns"] == [
                 None if one.finish == "environment_error" else pytest.approx(sum(given))
             ]
-    steps = [event.metrics for event in whole if isinstance(event, StepFinished)]
+    steps = [event.metrics for event in of(StepFinished, whole)]
     assert all(1 <= metrics["turns/mean"] <= metrics["turns/max"] <= 4 for metrics in steps)
     assert all(metrics["loss"] == metrics["loss"] for metrics in steps if "loss" in metrics)
 
@@ -139,7 +133,7 @@ def test_a_run_says_first_that_it_keeps_thinking_that_its_template_drops(
     task = {"chat_template": str(tmp_path / "drops.jinja"), "system_prompt": "Play."}
     config = config.model_copy(update={"task": config.task.model_copy(update=task), "steps": 1})
     events = events_of(config, tmp_path / "run")
-    before = [event for event in events if event.step == 0 and isinstance(event, NoteWritten)]
+    before = [event for event in of(NoteWritten, events) if event.step == 0]
     assert sum("drops the thinking of earlier turns" in note.text for note in before) == 1
     found = [one for event in groups(events) for one in event.group.rollouts]
     assert max(span.turn for one in found for span in one.spans) >= 1
@@ -147,7 +141,7 @@ def test_a_run_says_first_that_it_keeps_thinking_that_its_template_drops(
 
 
 def test_an_evaluation_tells_how_many_turns_its_dialogues_had(whole: list[Event]) -> None:
-    (before, *_) = [event for event in whole if isinstance(event, EvaluationFinished)]
+    (before, *_) = of(EvaluationFinished, whole)
     first = [e for e in groups(whole, "eval") if e.step == 0][: before.problems]
     turns = [sum(s.kind == "model" for s in r.spans) for e in first for r in e.group.rollouts]
     assert before.metrics["eval/turns"] == pytest.approx(sum(turns) / len(turns))
@@ -161,8 +155,7 @@ def test_a_failed_rollout_keeps_its_tokens_has_no_reward_and_raises_an_alert(
 ) -> None:
     failed = [
         one
-        for event in whole
-        if isinstance(event, GroupScored)
+        for event in of(GroupScored, whole)
         for one in event.group.rollouts
         if one.finish == "environment_error"
     ]
@@ -171,7 +164,7 @@ def test_a_failed_rollout_keeps_its_tokens_has_no_reward_and_raises_an_alert(
         assert one.ids
         assert one.reward is None
         assert "ValueError: the board broke" in one.spans[-1].error
-    said = [event for event in whole if isinstance(event, AlertRaised)]
+    said = of(AlertRaised, whole)
     assert any(event.rule == "environment_error" for event in said)
 
 
@@ -214,15 +207,14 @@ def test_groups_without_a_token_have_no_part_in_the_update(
         rewards={"functions": [f"{world}/rewards.py:{'steps' if steps else 'letters'}"]},
         evaluation={"problems": 2, "pinned": 2, "pinned_every": 2},
     )
-    events = events_of(config, tmp_path / "run")
-    assert isinstance(events[-1], RunFinished), events[-1]
+    events = completed(config, tmp_path / "run")
     empty: dict[int, list[bool]] = {}
     for event in groups(events):
         empty.setdefault(event.step, []).append(not any(r.ids for r in event.group.rollouts))
     assert any(map(any, empty.values()))
     assert any(not all(step) for step in empty.values()) == (every == 2)
     reason = "the environment failed for every answer"
-    skipped = [(event.step, event.reason) for event in events if isinstance(event, StepSkipped)]
+    skipped = [(event.step, event.reason) for event in of(StepSkipped, events)]
     assert skipped == [(step, reason) for step, every in empty.items() if all(every)]
 
 
@@ -244,10 +236,10 @@ def test_an_environment_that_fails_in_every_answer_ends_the_run(
         "every answer of 5 steps in a row .*reset: ValueError: no board .*broken.py:5",
         events[-1].message,
     )
-    assert max(event.step for event in events if isinstance(event, StepFinished)) == 5
+    assert max(event.step for event in of(StepFinished, events)) == 5
     # a checkpoint has the steps and the count: one more step shows whether it was corrected
     again = events_of(config, tmp_path / "run", resume=True)
-    assert [event.step for event in again if isinstance(event, StepFinished)] == [6]
+    assert [event.step for event in of(StepFinished, again)] == [6]
     assert isinstance(again[-1], RunFailed)
 
 
@@ -319,14 +311,12 @@ def test_killed_in_the_middle_of_an_episode_a_run_resumes_bit_for_bit(
     ids=["refills", "minibatches", "process", "few rows", "critic"],
 )
 def test_recipes_train_on_dialogues(world: Path, tmp_path: Path, changes: dict[str, Any]) -> None:
-    events = events_of(with_turns(world, steps=2, **changes), tmp_path)
-    assert isinstance(events[-1], RunFinished), events[-1]
-    assert [event.step for event in events if isinstance(event, StepFinished)] == [1, 2]
+    events = completed(with_turns(world, steps=2, **changes), tmp_path)
+    assert [event.step for event in of(StepFinished, events)] == [1, 2]
     gaps = [
         event.metrics["sampling/sampling_logp_difference/max"]
-        for event in events
-        if isinstance(event, StepFinished)
-        and "sampling/sampling_logp_difference/max" in event.metrics
+        for event in of(StepFinished, events)
+        if "sampling/sampling_logp_difference/max" in event.metrics
     ]
     assert max(gaps) < 1e-3
 
@@ -364,8 +354,7 @@ def test_a_run_survives_hostile_environments_and_each_rollout_says_why(tmp_path:
         rollout={"prompts": len(kinds), "group_size": 2, "max_new_tokens": 200},
         evaluation={"problems": 1, "pinned": 0},
     )
-    events = events_of(config, tmp_path / "run")
-    assert isinstance(events[-1], RunFinished), events[-1]
+    events = completed(config, tmp_path / "run")
     seen = groups(events)
     assert len(seen) == len(kinds)
     for event in seen:
@@ -394,7 +383,7 @@ def test_a_run_survives_hostile_environments_and_each_rollout_says_why(tmp_path:
 
 
 def test_the_phases_of_a_step_sum_to_its_time(whole: list[Event]) -> None:
-    steps = [event.metrics for event in whole if isinstance(event, StepFinished)]
+    steps = [event.metrics for event in of(StepFinished, whole)]
     for metrics in steps:
         counted = sum(metrics[time_of(phase)] for phase in PHASES)
         assert 0 < counted <= metrics["step_time"]  # nothing counts twice

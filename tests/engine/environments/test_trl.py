@@ -1,46 +1,25 @@
 """Tools and environments as TRL's documentation writes them; loss and gradient as TRL's own."""
 
 import json
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import mlx.core as mx
 import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from grpo_engine.config.parse import build
-from grpo_engine.config.settings import ModelConfig, RolloutConfig, TaskConfig
-from grpo_engine.config.trl_config import translate
+from grpo_engine.config.settings import TaskConfig
 from grpo_engine.environments.adapters import ToolEpisodes
-from grpo_engine.events import Event, GroupScored, RunFinished, StepFinished
-from grpo_engine.maths.advantage import advantages
-from grpo_engine.maths.weight import totals_of
-from grpo_engine.policy.batch import make_batch
-from grpo_engine.policy.load import load_policy
-from grpo_engine.policy.trees import flatten
-from grpo_engine.rewards.right import Right
-from grpo_engine.rewards.scoring import Scores
+from grpo_engine.events import Event, GroupScored, StepFinished
 from grpo_engine.rollouts.prompts import PromptRenderer
 from grpo_engine.rollouts.replies import reply_tokens
-from grpo_engine.rollouts.types import Trajectory
-from grpo_engine.run.local import gradient
 from grpo_engine.tasks.base import Example, Task
-from grpo_engine.training.loss import LossInputs, loss, reads_of
-from grpo_engine.training.samples import Experience, OldScores, SampledGroup, gather
 from tests.engine.environments.trl_files import END, TOOLS, write_qwen
-from tests.engine.runs import events_of, settings, write_world
+from tests.engine.runs import completed, of, settings, write_world
 from tests.smollm2 import model_folder
 
 DATA = Path(__file__).parent / "data" / "trl_tools.npz"
 STOPS = ["a", "e", "i", "o", "u", " ", "1", "2", "3"]
-CASES: list[dict[str, Any]] = [
-    {"loss_type": "dapo", "beta": 0.0},
-    {"loss_type": "grpo", "beta": 0.04, "use_bias_correction_kl": False},
-    {"loss_type": "dr_grpo", "beta": 0.0, "epsilon_high": 0.28},
-]
 
 
 @pytest.fixture(scope="module")
@@ -81,13 +60,11 @@ def run(
         evaluation={"problems": 1, "pinned": 0},
         **changes,
     )
-    events = events_of(config, folder)
-    assert isinstance(events[-1], RunFinished), events[-1]
-    return events
+    return completed(config, folder)
 
 
 def groups(events: list[Event]) -> list[GroupScored]:
-    return [e for e in events if isinstance(e, GroupScored) and e.group.origin == "train"]
+    return [e for e in of(GroupScored, events) if e.group.origin == "train"]
 
 
 def check_tools(events: list[Event]) -> None:
@@ -99,7 +76,7 @@ def check_tools(events: list[Event]) -> None:
         assert values["called"] == 35.0
     assert any("⚙ query(select) → [(6, 'row')]" in one.text for one in called)
     assert any("→ 42" in one.text and "→ 13" in one.text for one in called)
-    metrics = next(event.metrics for event in events if isinstance(event, StepFinished))
+    metrics = next(event.metrics for event in of(StepFinished, events))
     assert metrics["tools/failure_frequency"] == 0
 
 
@@ -169,106 +146,6 @@ def test_the_tokens_after_a_call_are_those_of_trl(world: Path, texts: list[str])
     assert list(made(messages)) == stored[f"suffix:{len(texts)}"].tolist()
     question = Example(key="q", prompt=({"role": "user", "content": "6 * 7?"},))
     assert render(question).text == str(stored["prompt"])
-
-
-def rollouts(stored: Any) -> list[Trajectory]:
-    """The dialogues of the file; two of each prompt."""
-    found = []
-    for row, length in enumerate(stored["lengths"]):
-        forced = np.flatnonzero(stored["tool_mask"][row, :length] == 0)
-        prompt = stored["prompts"][row]
-        found.append(
-            Trajectory(
-                key=str(row // 2),
-                group=row // 2,
-                index=row % 2,
-                attempt=0,
-                prompt_ids=tuple(prompt[prompt >= 0].tolist()),
-                ids=tuple(stored["ids"][row, :length].tolist()),
-                logprobs=tuple(stored["old"][row, :length].tolist()),
-                raw_logprobs=tuple(stored["old"][row, :length].tolist()),
-                finish="stop",
-                text="",
-                forced=tuple(forced.tolist()),
-            )
-        )
-    return found
-
-
-def experience_of(stored: Any, how: Any) -> Experience:
-    made = rollouts(stored)
-    scores = Scores(rewards=((), ()))
-    pairs = [
-        SampledGroup(
-            index=place,
-            example=Example(key=str(place), prompt=""),
-            prompt_ids=(),
-            prompt_text="",
-            attempt=0,
-            rollouts=made[2 * place : 2 * place + 2],
-            scores=scores,
-            right=Right(""),
-            format="",
-        )
-        for place in range(len(made) // 2)
-    ]
-    values = stored["advantages"]
-    made_up = advantages([[0.0]] * len(values), [0] * len(values), how)
-    return Experience(
-        samples=gather(pairs, how),
-        old=OldScores(
-            logprobs_BT=mx.array(stored["old"]), reference_logprobs_BT=mx.array(stored["ref"])
-        ),
-        advantages=replace(made_up, values=mx.array(values)),
-        trained_rows=list(range(len(made))),
-    )
-
-
-@pytest.mark.parametrize("number", range(len(CASES)))
-def test_loss_and_gradient_of_dialogues_with_tools_are_those_of_trl(
-    tmp_path: Path, number: int
-) -> None:
-    """All weights of the model by `_compute_loss` with `tool_mask`, to 1e-5 of the largest."""
-    stored = np.load(DATA)
-    assert 0 < stored["tool_mask"].sum() < stored["tool_mask"].size
-    folder = write_qwen(tmp_path)
-    weights = {
-        name.removeprefix("weight:"): mx.array(stored[name])
-        for name in stored.files
-        if name.startswith("weight:")
-    }
-    mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
-    policy = load_policy(ModelConfig(path=str(folder), tuning="full"), seed=0)
-    tree, _ = translate(CASES[number])
-    how = build({"algorithm": tree["algorithm"]}).algorithm.resolved()
-    experience = experience_of(stored, how)
-    samples = experience.samples
-    assert samples.mask_BT.tolist() == stored["tool_mask"].tolist()
-    inputs = LossInputs(
-        experience=experience,
-        recipe=how,
-        targets=None,
-        rollout=RolloutConfig(max_new_tokens=11),
-        is_first=False,
-        step=1,
-    )
-    batch = make_batch(samples.rollouts, range(len(samples.rollouts)))
-    batch_loss = partial(loss, inputs=inputs, totals=totals_of(samples.mask_BT), batch=batch)
-    outputs, gradients = gradient(policy, batch, batch_loss, reads_of(inputs))
-    expected = float(stored[f"loss:{number}"])
-    assert abs(expected) > 1e-3
-    assert float(outputs["loss"].item()) == pytest.approx(expected, rel=1e-5, abs=1e-6)
-    found = {name.removeprefix("model."): np.array(g) for name, g in flatten(gradients).items()}
-    theirs = {
-        name.removeprefix(f"gradient:{number}:"): stored[name]
-        for name in stored.files
-        if name.startswith(f"gradient:{number}:")
-    }
-    assert theirs.keys() == found.keys()
-    scale = max(np.abs(value).max() for value in theirs.values())
-    for name, value in theirs.items():
-        off = np.abs(found[name] - value).max()
-        assert off <= 1e-5 * scale, name
 
 
 def test_a_tool_that_raises_without_a_word_has_failed_and_its_result_is_as_trl_writes_it() -> None:

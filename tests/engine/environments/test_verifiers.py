@@ -14,12 +14,30 @@ import pytest
 from grpo_engine.config.parse import build
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError
-from grpo_engine.events import GroupScored, RunFinished, StepFinished
+from grpo_engine.events import GroupScored, StepFinished
 from grpo_engine.tasks.base import load_task
 from tests.engine.environments.pools import client_of, python
-from tests.engine.environments.test_examples import blocks, replies
-from tests.engine.runs import events_of
+from tests.engine.environments.test_examples import replies
+from tests.engine.runs import completed, of
 
+EVEN = """
+import verifiers.v1 as vf
+
+__all__ = ["Even"]
+
+
+class EvenTask(vf.Task[vf.TaskData]):
+    @vf.reward
+    async def even(self, trace: vf.Trace) -> float:
+        return float(trace.last_reply.strip()[-1:] in list("02468"))
+
+
+class Even(vf.Taskset[EvenTask, vf.TasksetConfig]):
+    def load(self):
+        for low in range(50):
+            prompt = f"Say an even number from {low} to {low + 9}."
+            yield EvenTask(vf.TaskData(prompt=prompt), self.config.task)
+"""
 OLD = """
 def load_environment():
     raise AssertionError
@@ -29,8 +47,8 @@ NULL = {"agent": {"harness": {"id": "null"}}}
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder with the taskset of the page, and a package for 0.1."""
-    (tmp_path / "even_v1.py").write_text(blocks()["even_v1.py"])
+    """A working folder with a taskset, and a package for 0.1."""
+    (tmp_path / "even_v1.py").write_text(EVEN)
     (tmp_path / "old_env.py").write_text(OLD)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -79,7 +97,7 @@ def test_what_is_no_taskset_of_one_agent_is_refused_in_a_sentence() -> None:
 
 
 @pytest.mark.slow
-def test_ten_steps_with_the_taskset_of_the_page(here: Path) -> None:
+def test_ten_steps_with_a_taskset(here: Path) -> None:
     """Its reward is 1 for an even number; the answers that it scores are those that are trained."""
     config = build(
         {
@@ -91,13 +109,12 @@ def test_ten_steps_with_the_taskset_of_the_page(here: Path) -> None:
             "evaluation": {"problems": 1, "pinned": 0},
         }
     )
-    events = events_of(config, here / "run")
-    assert isinstance(events[-1], RunFinished), events[-1]
-    steps = [e for e in events if isinstance(e, StepFinished)]
+    events = completed(config, here / "run")
+    steps = of(StepFinished, events)
     assert [e.step for e in steps] == list(range(1, 11))
     assert all(e.metrics["environment/errors"] == 0 for e in steps)
     assert all("env/even" in e.metrics for e in steps)
-    groups = [e.group for e in events if isinstance(e, GroupScored)]
+    groups = [e.group for e in of(GroupScored, events)]
     assert all(group.prompt_text.count("an even number") == 1 for group in groups)
     for rollout in (rollout for group in groups for rollout in group.rollouts):
         (reward,) = rollout.rewards

@@ -28,12 +28,6 @@ RECIPE_NAMES = st.sampled_from(list(RECIPES))
 WEIGHTS = SETTINGS["weight"].choices
 
 
-# At the first update after sampling -------------------------------------------------------
-
-
-# Trust -------------------------------------------------------------------------------------
-
-
 # Rewards -----------------------------------------------------------------------------------
 
 GROUP_SIGNALS = ("group_mean", "group_standard", "leave_one_out", "batch_standard", "group_sign")
@@ -101,11 +95,6 @@ def test_micro_batches_sum_to_the_batch(seed: int, weight: str, parts: int) -> N
     value, gradient = in_parts(batch, how, parts, totals)
     assert_close(value, loss_of(batch, how).value, atol=3e-6)
     assert_close(gradient, gradient_of(batch, how))
-
-
-# Anchor ------------------------------------------------------------------------------------
-
-LOGITS = st.lists(st.floats(-2, 2), min_size=5, max_size=5)
 
 
 @pytest.mark.parametrize("name", [n for n in RECIPES if not RECIPES[n].per_token])

@@ -20,7 +20,6 @@ from grpo_engine.platform import (
     memory,
     priority,
     private,
-    speed,
     threads,
 )
 
@@ -282,8 +281,3 @@ def test_the_driver_decides_which_build_fits(
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(device, "nvidia_driver", lambda: driver)
     assert device.suitable_extra() == extra
-
-
-def test_a_measured_product_reports_the_rate_of_its_mean_time() -> None:
-    found = speed.measure((64, 64, 64), seconds=0.01)
-    assert found.gflops == pytest.approx(2 * 64**3 / found.milliseconds / 1e6)

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.number_formats import cosine, first_update, sum_of
 from grpo_engine.config.settings import ModelConfig, RunConfig
-from grpo_engine.events import NoteWritten, PassFinished, RunFinished, StepFinished
+from grpo_engine.events import NoteWritten, PassFinished, StepFinished
 from grpo_engine.policy import attention, optimizer
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.memory import estimate_memory
@@ -19,7 +19,7 @@ from grpo_engine.setup import self_check
 from grpo_engine.training.sampling import SampledGroups
 from tests.engine.conftest import MakePolicy
 from tests.engine.policy.helpers import largest, move_weights
-from tests.engine.runs import events_of, settings
+from tests.engine.runs import completed, events_of, of, settings
 from tests.engine.tiny import write_model
 
 GAP = "sampling/sampling_logp_difference/max"
@@ -36,12 +36,11 @@ def test_the_sampler_agrees_with_the_trainer_at_every_step(
     world: Path, tmp_path: Path, dtype: str, tuning: str
 ) -> None:
     config = settings(world, steps=3, model={"dtype": dtype, "tuning": tuning})
-    events = events_of(config, tmp_path)
-    assert isinstance(events[-1], RunFinished), events[-1]
-    gaps = [event.metrics[GAP] for event in events if isinstance(event, StepFinished)]
+    events = completed(config, tmp_path)
+    gaps = [event.metrics[GAP] for event in of(StepFinished, events)]
     assert len(gaps) == 3
     assert max(gaps) <= EQUAL[dtype]
-    norms = [event.grad_norm for event in events if isinstance(event, PassFinished)]
+    norms = [event.grad_norm for event in of(PassFinished, events)]
     assert all(norm and 0 < norm < 1e3 for norm in norms)
 
 
@@ -124,9 +123,8 @@ def test_an_overflowing_gradient_is_computed_again_with_less_scale(
 
     def passes(most: float) -> list[PassFinished]:
         monkeypatch.setattr(optimizer, "MAX_SCALE", most)
-        events = events_of(config, tmp_path / str(most))
-        assert isinstance(events[-1], RunFinished), events[-1]
-        return [event for event in events if isinstance(event, PassFinished)]
+        events = completed(config, tmp_path / str(most))
+        return of(PassFinished, events)
 
     (usual,), (large,) = passes(2.0**16), passes(2.0**44)
     assert large.loss == usual.loss

@@ -18,6 +18,7 @@ from grpo_engine.policy.batch import micro_batches
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
+from grpo_engine.policy.source import rotary_settings
 from grpo_engine.policy.structure import TOLERANCE, agrees
 from grpo_engine.policy.trees import flatten
 from grpo_engine.rollouts.decode import sample_groups
@@ -230,6 +231,44 @@ def test_weights_that_are_not_finite_are_refused_by_name(
     mx.save_safetensors(str(file), weights, metadata={"format": "mlx"})
     with pytest.raises(ModelError, match=r"model\.norm\.weight hold NaN or infinite numbers"):
         load_policy(ModelConfig(path=str(folder)), seed=0)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"rope_type": "default", "rope_theta": 200.0},
+        {"rope_type": "linear", "rope_theta": 200.0, "factor": 8.0},
+    ],
+)
+def test_positions_are_rotated_as_rope_parameters_say(
+    tiny_folder: Path, tmp_path: Path, parameters: dict[str, Any]
+) -> None:
+    def logits(name: str, **changes: Any) -> mx.array:
+        folder = shutil.copytree(tiny_folder, tmp_path / name)
+        file = folder / "config.json"
+        settings = json.loads(file.read_text()) | changes
+        file.write_text(json.dumps({k: v for k, v in settings.items() if v is not None}))
+        policy = load_policy(ModelConfig(path=str(folder), dtype="float32"), seed=0)
+        result: mx.array = policy.module.model(mx.arange(1, 25)[None])
+        return result
+
+    scaling = parameters if parameters["rope_type"] == "linear" else None
+    before = logits("4", rope_theta=200.0, rope_scaling=scaling)
+    since = logits("5", rope_theta=None, rope_scaling=None, rope_parameters=parameters)
+    assert mx.array_equal(since, before)
+    default = logits("default", rope_theta=None, rope_scaling=None)
+    assert not mx.allclose(since, default, atol=1e-4)
+
+
+def test_a_setting_of_rotation_at_the_top_stays_and_a_text_model_within_has_its_own() -> None:
+    parameters = {"rope_type": "default", "rope_theta": 5e5, "partial_rotary_factor": 0.25}
+    assert rotary_settings({"rope_parameters": parameters, "rope_theta": 1e4}) == {
+        "partial_rotary_factor": 0.25
+    }
+    text = {"hidden_size": 8, "rope_parameters": {"rope_theta": 5e5}}
+    assert rotary_settings({"text_config": text}) == {"text_config": text | {"rope_theta": 5e5}}
+    # Gemma 3 has parameters by kind of layer.
+    assert rotary_settings({"rope_parameters": {"full_attention": parameters}}) == {}
 
 
 @pytest.mark.parametrize("name", ["num_hidden_layers", "vocab_size"])

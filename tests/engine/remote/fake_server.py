@@ -1,7 +1,9 @@
 """A server of the Tinker API in this process, as far as the SDK's calls here need one.
 
-Each token's log-probability is -1, and -0.1 more for each optimiser step. As SkyRL's server, it
-drops a request for training that it has by the same number. Faults are planned by path.
+Each token's log-probability is -1, and -0.1 more for each optimiser step of its adapter that moves
+the weights: neither one of rate 0, nor one that clipping or epsilon make small; a saved state is
+the number of these steps. As SkyRL's server, it drops a request for training that it has by the
+same number. Faults and lies are planned by path.
 """
 
 import json
@@ -27,21 +29,27 @@ class FakeServer:
         self.url = url
         self.rule = "mean per row"
         self.gives_norm = True
-        self.metrics: dict[str, float] = {}  # of a gradient
+        self.clips, self.reads_epsilon = False, True
         self.config: dict[str, Any] = {"pjwt_auth_enabled": False}
         self.faults: dict[str, list[Fault]] = defaultdict(list)
         self.forever: dict[str, Fault] = {}
         self.fault_text = "planned"
         self.refusals: dict[str, str] = {}  # what a result says in place of one, by path
+        self.places = 8  # for adapters
         self.headers: list[dict[str, str]] = []
+        self.bodies: list[bytes] = []
         self.counts: Counter[str] = Counter()
         self.gradients: list[list[Any]] = []  # rows of each one that was computed
         self.steps: list[dict[str, float]] = []
+        self.moved: Counter[str] = Counter()  # such steps of adapters and of saved states
+        self.updates: list[tuple[int, int]] = []  # each one's number in its adapter, and gradients
         self.loaded: list[str] = []
         self.deleted: list[str] = []
         self.models: dict[str, int] = {}  # rank by name
         self.tokens = [7, 8, 2]
         self.logprobs: Sequence[float] | None = None
+        self.lies: dict[str, Sequence[float]] = {}  # log-probabilities in answers, by path
+        self.norm: float | None = None  # in place of the gradient's
         self.sampled_gap = 0.0  # nats, from what the trainer says
         self.archive = b""
         self.archive_url = ""
@@ -51,17 +59,20 @@ class FakeServer:
         self._futures: dict[str, tuple[str, bytes]] = {}
         self._numbers: dict[tuple[str, int], str] = {}
         self._created = 0
-        self._total, self._count = 0.0, 0  # of rows since the last step
+        self._pending: dict[str, list[list[Any]]] = defaultdict(list)  # gradients, by adapter
         self._lock = threading.Lock()
 
-    def logprob(self) -> float:
-        return -1 - 0.1 * sum(step["learning_rate"] > 0 for step in self.steps)
+    def moves(self, adam: dict[str, float]) -> bool:
+        is_clipped = self.clips and 0 < adam["grad_clip_norm"] < 1e-6
+        is_dwarfed = self.reads_epsilon and adam["eps"] > 1
+        return adam["learning_rate"] > 0 and not is_clipped and not is_dwarfed
 
     def answer(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
         """Answer a request, and note it; a negative status stands for half of an answer."""
         name = path.removeprefix("/api/v1/")
         with self._lock:
             self.headers.append(headers)
+            self.bodies.append(body)
             self.counts[name] += 1
             fault = self.forever.get(name) or (self.faults[name] or [0]).pop(0)
         if isinstance(fault, int) and fault:
@@ -92,6 +103,8 @@ class FakeServer:
         if request["request_id"] not in self._futures:
             return _json({"detail": "Future not found"}, 404)
         kind, data = self._futures[request["request_id"]]
+        if kind == "no place":
+            return _json({"detail": f"Maximum number of LoRA adapters ({self.places})"}, 400)
         if kind in self.refusals:
             return _json({"detail": self.refusals[kind]}, 400)
         if kind == "asample":
@@ -126,6 +139,8 @@ class FakeServer:
         return {"supported_models": [{"model_name": MODEL, "max_context_length": 4096}]}
 
     def _create_model(self, request: Any) -> Answer:
+        if len(self.models) >= self.places:
+            return self._future("no place", {})
         self._created += 1
         model = f"model_{self._created}"
         self.models[model] = request["lora_config"]["rank"]
@@ -146,17 +161,19 @@ class FakeServer:
             {name: _numbers(tensor) for name, tensor in row.loss_fn_inputs.items()}
             for row in message.data
         ]
-        answer = pb.ForwardBackwardOutput(loss_fn_output_type="scalar", metrics=self.metrics)
-        _add_logprobs(answer, [self._logprobs_of(len(row["target_tokens"])) for row in rows])
+        kind = "forward" if message.forward_only else "forward_backward"
+        answer = pb.ForwardBackwardOutput(loss_fn_output_type="scalar")
+        lengths = [len(row["target_tokens"]) for row in rows]
+        _add_logprobs(answer, [self._logprobs_of(message.model_id, n, kind) for n in lengths])
         if not message.forward_only:
             self.gradients.append(rows)
-            self._total += sum(map(self.gradient, rows))
-            self._count += len(rows)
-        kind = "forward" if message.forward_only else "forward_backward"
+            self._pending[message.model_id].append(rows)
         return self._future(kind, answer.SerializeToString(), key)
 
-    def _logprobs_of(self, count: int) -> Sequence[float]:
-        return [self.logprob()] * count if self.logprobs is None else self.logprobs
+    def _logprobs_of(self, model: str, count: int, kind: str) -> Sequence[float]:
+        if kind in self.lies:
+            return self.lies[kind]
+        return [-1 - 0.1 * self.moved[model]] * count if self.logprobs is None else self.logprobs
 
     def gradient(self, row: dict[str, Any]) -> float:
         """The gradient of a row, of a model with one parameter."""
@@ -170,17 +187,25 @@ class FakeServer:
         if key in self._numbers:
             return _pending(self._numbers[key])
         self.steps.append(request["adam_params"])
-        norm = abs(self._total) / (1 if self.rule == "sum" else self._count)
-        self._total, self._count = 0.0, 0
+        model = request["model_id"]
+        gradients = self._pending.pop(model, [])
+        rows = [row for gradient in gradients for row in gradient]
+        norm = abs(sum(map(self.gradient, rows))) / (1 if self.rule == "sum" else len(rows))
+        if self.moves(request["adam_params"]):
+            self.moved[model] += 1
+            self.updates.append((self.moved[model], len(gradients)))
+        norm = norm if self.norm is None else self.norm
         metrics = {"skyrl.ai/grad_norm": norm} if self.gives_norm else {}
         return self._future("optim_step", {"type": "optim_step", "metrics": metrics}, key)
 
     def _save_weights_for_sampler(self, request: Any) -> Answer:
         path = f"tinker://{request['model_id']}/sampler_weights/{request['path']}"
+        self.moved[path] = self.moved[request["model_id"]]
         return self._future("save", {"path": path, "type": "save_weights_for_sampler"})
 
     def _save_weights(self, request: Any) -> Answer:
         path = f"tinker://{request['model_id']}/weights/{request['path']}"
+        self.moved[path] = self.moved[request["model_id"]]
         return self._future("save", {"path": path, "type": "save_weights"})
 
     def _weights_info(self, _: Any) -> dict[str, Any]:
@@ -188,6 +213,7 @@ class FakeServer:
 
     def _load_weights(self, request: Any) -> Answer:
         self.loaded.append(request["path"])
+        self.moved[request["model_id"]] = self.moved[request["path"]]
         return self._future("load_weights", {"type": "load_weights", "path": request["path"]})
 
     def _create_sampling_session(self, request: Any) -> dict[str, Any]:
@@ -195,7 +221,8 @@ class FakeServer:
 
     def _asample(self, request: Any) -> Answer:
         answer = pb.SampleResponse()
-        logprobs = np.array(self._logprobs_of(len(self.tokens)), np.float32) - self.sampled_gap
+        told = self._logprobs_of(request["sampling_session_id"], len(self.tokens), "asample")
+        logprobs = np.array(told, np.float32) - self.sampled_gap
         for _ in range(request["num_samples"]):
             answer.sequences.append(
                 pb.SampledSequence(

@@ -1,8 +1,11 @@
 """Runs with weights on a server equal local ones; a server here replays a local run's tokens."""
 
 import json
-from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import Future
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from concurrent.futures import Future, wait
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,24 +13,31 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+import grpo_engine as grpo
 from grpo_engine import consent
 from grpo_engine.config.parse import merge
 from grpo_engine.config.recipes import RECIPES
-from grpo_engine.control import Control
-from grpo_engine.errors import ConfigError
+from grpo_engine.control import Control, Verb
+from grpo_engine.errors import CheckpointError, ConfigError
+from grpo_engine.evaluation.target import of_run
 from grpo_engine.events import (
     CheckpointSaved,
     Event,
     PassFinished,
+    PhaseStarted,
     RunFailed,
     RunFinished,
+    RunPaused,
+    RunResumed,
     StepFinished,
     TokensScored,
 )
 from grpo_engine.policy.load import load_policy
+from grpo_engine.policy.memory import Lengths
 from grpo_engine.policy.trees import flatten
-from grpo_engine.remote import calls, opening
+from grpo_engine.remote import calls, opening, sampling
 from grpo_engine.remote.protocol import (
+    Adam,
     Connection,
     Scale,
     Service,
@@ -35,9 +45,12 @@ from grpo_engine.remote.protocol import (
     ServiceRefusedError,
     ServiceUnavailableError,
 )
+from grpo_engine.rollouts.decode import SampleRows
 from grpo_engine.rollouts.types import Trajectory
 from grpo_engine.run import checkpoint
+from grpo_engine.run.backend import StepContext
 from grpo_engine.run.local import LocalBackend
+from grpo_engine.setup.server_cost import ServerCost
 from grpo_engine.trainer import run
 from tests.engine.environments.test_runs import STOPS, TURNS
 from tests.engine.remote.fake import FakeService, Recorded
@@ -46,6 +59,13 @@ from tests.engine.tiny import write_model
 
 ALLOWED = [name for name in RECIPES if name not in ("ppo", "grpo-iterative", "grpo-sequence")]
 REMOTE = {"remote": {"url": "http://localhost:1"}}
+# Local scores come from fused kernels with a cache, the server's from logits of whole sequences:
+# they differ by about 1e-6 nats, and what is computed of them by less than this.
+ROUNDING = 5e-5, 5e-5  # relative, absolute
+# Except where a loss multiplies the ratios of a whole answer, or weights tokens by differences of
+# tens of nats from a teacher.
+ENLARGED = 5e-4, 1e-4
+ENLARGING = ("vespo", "distill")
 METRICS = (
     "loss",
     "reward",
@@ -89,10 +109,10 @@ class Pair:
         sample, recorded = LocalBackend.sample, self.recorded
 
         def recording(
-            self: LocalBackend, *arguments: Any, **options: Any
+            self: LocalBackend, rows: SampleRows, context: StepContext
         ) -> Generator[Event, None, list[Trajectory]]:
-            rollouts = yield from sample(self, *arguments, **options)
-            if options.get("weights") is None and arguments[2].step:  # not the self-check
+            rollouts = yield from sample(self, rows, context)
+            if rows.weights is None and context.step:  # not the self-check
                 recorded.rollouts += rollouts
             return rollouts
 
@@ -138,11 +158,14 @@ def numbers(events: Sequence[Event]) -> Iterator[tuple[str, float]]:
                 yield f"{event.step} tokens of {event.group}.{row.index}", float(np.sum(values))
 
 
-def assert_equal(local: Sequence[Event], remote: Sequence[Event]) -> None:
+def assert_equal(
+    local: Sequence[Event], remote: Sequence[Event], tolerance: tuple[float, float] = ROUNDING
+) -> None:
     ours, theirs = dict(numbers(local)), dict(numbers(remote))
     assert ours.keys() == theirs.keys()
+    relative, absolute = tolerance
     for name, value in ours.items():
-        assert theirs[name] == pytest.approx(value, rel=2e-3, abs=2e-4), name
+        assert theirs[name] == pytest.approx(value, rel=relative, abs=absolute), name
 
 
 def weights_of(folder: Path) -> dict[str, mx.array]:
@@ -155,7 +178,7 @@ def same_weights(pair: Pair) -> None:
     ours, theirs = weights_of(pair.folder / "local"), weights_of(pair.folder / "remote")
     assert ours.keys() == theirs.keys()
     for name, value in ours.items():
-        assert float(mx.abs(value - theirs[name]).max()) < 2e-4, name
+        assert float(mx.abs(value - theirs[name]).max()) < 5e-5, name
 
 
 def recipe_changes(world: Path, name: str, passes: int) -> dict[str, Any]:
@@ -189,7 +212,7 @@ def test_three_steps_on_a_server_equal_three_local_ones(
     service = pair.service()
     remote = pair.run_remote(service)
     finished(remote)
-    assert_equal(local, remote)
+    assert_equal(local, remote, ENLARGED if name in ENLARGING else ROUNDING)
     same_weights(pair)
     assert not service.is_open
     steps = of(StepFinished, remote)
@@ -374,18 +397,32 @@ def test_an_update_whose_outcome_is_unknown_ends_the_run_and_a_resume_makes_it_o
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("call", ["sample", "logprobs", "accumulate", "step"])
-def test_a_refused_call_ends_the_run_with_its_sentence(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+@pytest.mark.parametrize("norm", [math.nan, math.inf])
+def test_after_a_norm_that_is_not_finite_nothing_is_saved(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, norm: float
 ) -> None:
-    pair = Pair(world, tmp_path, monkeypatch, evaluation={"before_and_after": False})
+    pair = Pair(
+        world,
+        tmp_path,
+        monkeypatch,
+        evaluation={"before_and_after": False},
+        checkpoint={"every": 1},
+    )
     service = pair.service()
-    text = "The server sent a log-probability of 3; none is above 0."
-    service.fail = lambda name: ServiceRefusedError(text) if name == call else None
+    step, taken = service.step, iter([0.1, norm])
+
+    def with_norm(adam: Adam) -> Future[float | None]:
+        step(adam).result()
+        future: Future[float | None] = Future()
+        future.set_result(next(taken))
+        return future
+
+    monkeypatch.setattr(service, "step", with_norm)
     end = pair.run_remote(service)[-1]
     assert isinstance(end, RunFailed)
-    assert text in end.message
-    assert not service.is_open
+    assert f"gives {norm} as the norm of the gradient of step 2" in end.message
+    assert checkpoint.steps(tmp_path / "remote") == [1]
+    assert len(service.states) == 1
 
 
 @pytest.mark.slow
@@ -410,6 +447,63 @@ def test_a_server_that_stays_away_pauses_the_run_and_stop_is_acknowledged(
     assert not service.is_open
 
 
+class Hanging:
+    """A call that a server never answers, and what the run waits for from a request on."""
+
+    def __init__(self, service: FakeService, call: str, control: Control) -> None:
+        self.call, self.control, self.done = call, control, service._done
+        self.future: Future[Any] = Future()
+        self.verb: Verb | None = None  # asked as soon as the run waits for the call
+        self.seconds: list[float] = []
+
+    def answer(self, name: str, work: Callable[[], Any]) -> Future[Any]:
+        return self.future if name == self.call else self.done(name, work)
+
+    def wait(self, futures: Collection[Future[Any]], timeout: float, *how: str) -> Any:
+        """Takes no time for the call, so that the sum of its limits is what it may have taken."""
+        if self.future not in futures:
+            return wait(futures, timeout, *how)
+        if self.verb:
+            self.control.ask(self.verb)
+            self.verb = None
+        self.seconds.append(timeout)
+        assert len(self.seconds) < 100, "the request is not handled"
+        return wait(futures, 0, *how)
+
+
+HUNG = ["connect", "begin", "sync", "sample", "logprobs", "accumulate", "step", "save", "download"]
+
+
+@pytest.mark.parametrize("call", HUNG)
+@pytest.mark.slow
+def test_requests_are_handled_within_100_ms_while_a_server_hangs(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """A request comes when a wait begins; what is waited until it is handled is added up."""
+    pair, control = Pair(world, tmp_path, monkeypatch, steps=2, checkpoint={"every": 1}), Control()
+    hanging = Hanging(service := pair.service(), call, control)
+    monkeypatch.setattr(service, "_done", hanging.answer)
+    connected = hanging.future if call == "connect" else done_with(service)
+    monkeypatch.setattr(opening, "connect", lambda _: connected)
+    monkeypatch.setattr(calls, "wait", hanging.wait)
+    monkeypatch.setattr(sampling, "wait", hanging.wait)
+    hanging.verb = "pause"
+    answers: dict[type[Event], Verb | None] = {
+        RunPaused: "stop_after_step",
+        RunResumed: "stop_now",
+        RunFinished: None,
+    }
+    seen, handled = [], list(answers)
+    for event in run(pair.remote, control, folder=tmp_path / "remote"):
+        if type(event) in handled:
+            seen.append((type(event), sum(hanging.seconds) <= 0.1))
+            hanging.seconds.clear()
+            if verb := answers[type(event)]:
+                control.ask(verb)
+    assert seen == [(kind, True) for kind in handled]
+    assert hanging.future.cancelled()
+
+
 def test_the_adapter_of_a_checkpoint_is_one_of_mlx_lm_and_gives_the_servers_numbers(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -424,6 +518,81 @@ def test_the_adapter_of_a_checkpoint_is_one_of_mlx_lm_and_gives_the_servers_numb
     ids = mx.array([[1, 2, 3, 4]])
     assert mx.allclose(loaded.model(ids), service.policy.model(ids), atol=1e-4)
     assert flatten(loaded.model.trainable_parameters()).keys() == service.initial.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        {"recipe": "grpo", "beta": 0.04, "passes": 2},
+        {"recipe": "dr-grpo", "minibatches": 2},
+        {"recipe": "how-much"},
+    ],
+    ids=lambda algorithm: algorithm["recipe"],
+)
+def test_a_step_makes_the_calls_that_were_estimated(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algorithm: dict[str, Any]
+) -> None:
+    pair = Pair(
+        world,
+        tmp_path,
+        monkeypatch,
+        steps=1,
+        algorithm=algorithm,
+        evaluation={"before_and_after": False},
+    )
+    service, begun = pair.service(), 0
+    monkeypatch.setattr(opening, "connect", lambda _: done_with(service))
+    for event in run(pair.remote, Control(), folder=tmp_path / "remote"):
+        if isinstance(event, PhaseStarted) and (event.step, event.phase) == (1, "generate"):
+            begun = len(service.calls)
+        if isinstance(event, StepFinished):
+            break
+    cost = ServerCost.of(pair.remote, Lengths(prompt=9, completion=9))
+    made = Counter(service.calls[begun:])
+    assert made["sample"] == cost.samples
+    assert made["logprobs"] + made["logprobs of the base"] == cost.scores
+    assert made["accumulate"] == made["step"] == cost.updates
+
+
+@pytest.mark.slow
+def test_the_best_checkpoint_has_its_adapter_though_others_are_newer(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = Pair(
+        world,
+        tmp_path,
+        monkeypatch,
+        steps=4,
+        optimizer={"learning_rate": 0.0},  # the first evaluation stays the best
+        evaluation={"every": 1},
+        checkpoint={"best_by": "eval/accuracy", "keep": 1, "every": 1},
+    )
+    service = pair.service()
+    events = pair.run_remote(service)
+    finished(events)
+    best = [event.step for event in of(CheckpointSaved, events) if event.best][-1]
+    assert best < 4
+    assert checkpoint.steps(tmp_path / "remote") == [best, 4]
+    assert len(service.states) == 2
+    target = of_run(tmp_path / "remote", {}, None)
+    assert (target.step, target.config.remote.url) == (best, "")
+    assert target.config.model.adapter == str(checkpoint.folder(tmp_path / "remote", best))
+    assert (Path(target.config.model.adapter) / "adapters.safetensors").is_file()
+
+
+@pytest.mark.slow
+def test_a_checkpoint_whose_adapter_could_not_be_downloaded_says_so_when_it_is_used(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = Pair(world, tmp_path, monkeypatch, steps=1)
+    service = pair.service()
+    service.fail = lambda name: ServiceRefusedError("no.") if name == "download" else None
+    events = pair.run_remote(service)
+    finished(events)
+    assert any("has no adapter for use here, since no." in text for text in notes(events))
+    with pytest.raises(CheckpointError, match=r"none could be downloaded from http://localhost:1"):
+        of_run(tmp_path / "remote", {}, None)
 
 
 def test_remote_settings_without_a_server_are_refused(world: Path) -> None:
@@ -465,10 +634,26 @@ def test_a_server_is_reached_as_the_settings_say(
             rank=4,
             seed=5,
             key="tml-secret",
-            is_insecure=True,
             vocab_size=261,
         )
     ]
+
+
+@pytest.mark.slow
+def test_a_run_from_python_trains_on_a_server_and_is_resumed_there(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = Pair(world, tmp_path, monkeypatch).service()
+    monkeypatch.setattr(opening, "connect", lambda _: done_with(service))
+    tree = settings(world, **changed(steps=1)).model_dump(mode="json", exclude_unset=True)
+    train = partial(grpo.train, record=False, progress=False, folder=tmp_path / "run")
+    ended = train(tree, remote="http://localhost:1")
+    assert ended.status == "completed"
+    assert service.calls.count("step") == 1
+    assert "entropy" not in ended.metrics
+    assert grpo.resume(ended, steps=2, progress=False).status == "completed"
+    assert service.calls.count("restore") == 1
+    assert len(ended.policy.generate("1 + 2 =")) > 0  # the downloaded adapter, here
 
 
 def test_a_server_that_an_imported_run_names_is_asked_about(world: Path) -> None:
@@ -477,3 +662,34 @@ def test_a_server_that_an_imported_run_names_is_asked_about(world: Path) -> None
     assert [str(item) for item in question.items if item.path == "remote.url"] == [
         "contact the server http://localhost:1, for every prompt and answer (remote.url)"
     ]
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("http://example.org:8000", "remote.insecure"),
+        ("ftp://127.0.0.1", "is no address"),
+        ("127.0.0.1:8000", "is no address"),
+        ("http://127.0.0.1:port", "is no address"),
+        ("https://user:tml-secret@example.org", "remote.key_env"),
+        ("https://example.org?key=tml-secret", "remote.key_env"),
+    ],
+)
+def test_unsafe_addresses_are_refused_as_settings(world: Path, url: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem) as raised:
+        settings(world, **changed(remote={"url": url}))
+    assert "tml-secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "remote",
+    [
+        {"url": "http://example.org:8000", "insecure": True},
+        {"url": "https://example.org"},
+        {"url": "http://[::1]:8000"},
+        {"url": "http://127.0.0.2:8000"},
+        {"url": "tinker"},
+    ],
+)
+def test_a_safe_address_or_an_explicit_choice_is_taken(world: Path, remote: dict[str, Any]) -> None:
+    assert settings(world, **changed(remote=remote)).remote.url == remote["url"]

@@ -10,12 +10,12 @@ import grpo_engine as grpo
 from grpo_engine.api.settings import settings_of
 from grpo_engine.config.parse import merge
 from grpo_engine.errors import RewardError
-from grpo_engine.events import Event, NoteWritten
+from grpo_engine.events import Event
 from grpo_engine.rewards.form import hint, received
 from grpo_engine.rewards.outcome import RewardProblem
 from grpo_engine.rollouts.prompts import conversation, for_rewards
 from grpo_engine.tasks.base import Example, Task, user_message
-from tests.engine.runs import events_of, settings, write_world
+from tests.engine.runs import events_of, notes, settings, write_world
 
 REWARDS = """
 def reward_len(completions, **_):
@@ -55,10 +55,6 @@ def made_here() -> Any:
     return reward_len
 
 
-def notes(events: Sequence[Event]) -> list[str]:
-    return [event.text for event in events if isinstance(event, NoteWritten)]
-
-
 def of_mine(world: Path, *names: str, **changes: Any) -> list[Event]:
     """The events of a run with functions of `mine.py`, on chats unless changed."""
     functions = [f"{world}/mine.py:{name}" for name in names]
@@ -89,7 +85,7 @@ def test_a_run_says_what_its_functions_get_and_which_made_no_difference(world: P
         "prompts of arithmetic are chats; rewards.completions text gives text"
     )
     assert f"your reward functions (reward_len, nothing, content) get {gets}" in said
-    for name, what in (("reward_len", "scored -19 for"), ("nothing", "gave None to")):
+    for name, what in (("reward_len", "scored −19 for"), ("nothing", "gave None to")):
         assert (
             f"reward {name} {what} every answer of the first 3 steps, so it has had no effect. It "
             f"gets {gets}. Try it: grpo-tui rewards test {world}/mine.py:{name} --task arithmetic"

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from grpo_engine.policy.policy import Policy
-from grpo_engine.rollouts.decode import make_rows
+from grpo_engine.rollouts.decode import SampleRows, make_rows
 from grpo_engine.rollouts.dialogue import (
     NO_LIMITS,
     Dialogues,
@@ -85,7 +85,10 @@ def one_by_one(
 ) -> list[Trajectory]:
     """The expected rollouts: every token from a forward over all before it."""
     rows = make_rows(
-        policy, prompts, sampling, seed=seed, step=step, max_context=dialogue.max_context
+        policy,
+        SampleRows(
+            prompts=prompts, sampling=sampling, seed=seed, noise_step=step, dialogues=dialogue
+        ),
     )
     policy.module.eval()
     limited = getattr(dialogue.episodes, "limited", {})

@@ -7,7 +7,7 @@ import mlx.core as mx
 import pytest
 
 from grpo_engine.policy.policy import Policy
-from grpo_engine.rollouts.decode import make_rows
+from grpo_engine.rollouts.decode import SampleRows, make_rows
 from grpo_engine.rollouts.noise import token_keys
 from grpo_engine.rollouts.row import DecodingRow
 from grpo_engine.rollouts.sampler import draw
@@ -18,7 +18,8 @@ def sample_one_by_one(
     policy: Policy, prompts: Sequence[PromptRows], sampling: Sampling, *, seed: int, step: int
 ) -> list[Trajectory]:
     """The expected result of `sample_groups`, up to float ties; without a think budget."""
-    rows = make_rows(policy, prompts, sampling, seed=seed, step=step)
+    asked = SampleRows(prompts=prompts, sampling=sampling, seed=seed, noise_step=step)
+    rows = make_rows(policy, asked)
     policy.module.eval()
     for row in rows:
         while row.finish is None:

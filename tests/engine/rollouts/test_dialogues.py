@@ -25,6 +25,7 @@ from grpo_engine.rollouts.types import PromptRows, Sampling, Trajectory
 from tests.engine.policy.helpers import drain, made_up_rows
 from tests.engine.rollouts.dialogues import Scripted, dialogues, one_by_one, said
 from tests.engine.rollouts.oracle import assert_same, sample_one_by_one
+from tests.engine.runs import of
 from tests.engine.tiny import AFM7, END, MAMBA, STOP, write_model
 
 PROMPTS = [
@@ -357,7 +358,7 @@ def test_a_row_that_all_wait_for_is_reported_once(
             dialogues=dialogues(episodes),
         )
     )
-    reports = [event for event in events if isinstance(event, RolloutsAdvanced)]
+    reports = of(RolloutsAdvanced, events)
     deltas = [delta for event in reports for delta in event.rows]
     told = [delta.waits for delta in deltas]
     # no token is sampled during the wait of 500 polls: it is told once, and the dialogue continues

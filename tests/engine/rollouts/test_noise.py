@@ -14,7 +14,7 @@ from grpo_engine.cpu import draw
 from grpo_engine.distributed.ranks import Ranks
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
-from grpo_engine.rollouts.decode import make_rows, sample_groups
+from grpo_engine.rollouts.decode import SampleRows, make_rows, sample_groups
 from grpo_engine.rollouts.noise import late_keys, late_times, token_keys
 from grpo_engine.rollouts.prompts import RenderedPrompt
 from grpo_engine.rollouts.types import PromptRows, Sampling, Trajectory
@@ -61,7 +61,8 @@ def test_no_two_answers_of_a_step_share_their_noise(
     policies: dict[str, Policy], keys: list[str], rows: int, refills: int
 ) -> None:
     prompts = [row for turn in range(refills + 1) for row in asked(keys, rows=rows, attempt=turn)]
-    made = make_rows(policies["float32"], prompts, SAMPLING, seed=3, step=4)
+    whole = SampleRows(prompts=prompts, sampling=SAMPLING, seed=3, noise_step=4)
+    made = make_rows(policies["float32"], whole)
     assert len({row.key for row in made}) == len(prompts) * rows
 
 

@@ -24,7 +24,7 @@ from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.types import PromptRows, Sampling, Trajectory
 from tests.engine.policy.helpers import drain, made_up_rows
 from tests.engine.rollouts.dialogues import Scripted, dialogues, said
-from tests.engine.runs import events_of, settings, write_world
+from tests.engine.runs import events_of, of, settings, write_world
 from tests.engine.tiny import MAMBA, QWEN3_5, write_model
 
 PROMPTS = [
@@ -162,9 +162,9 @@ def test_a_run_shows_the_gap_and_corrects_for_it_by_itself(tmp_path: Path) -> No
 
 def outcome(world: Path, folder: Path, **model: Any) -> tuple[list[Any], str, list[Any]]:
     events = events_of(settings(world, steps=2, model=model), folder)
-    notes = "\n".join(event.text for event in events if isinstance(event, NoteWritten))
-    steps = [event.metrics for event in events if isinstance(event, StepFinished)]
-    return [event for event in events if isinstance(event, ModelLoaded)], notes, steps
+    notes = "\n".join(event.text for event in of(NoteWritten, events))
+    steps = [event.metrics for event in of(StepFinished, events)]
+    return of(ModelLoaded, events), notes, steps
 
 
 @pytest.mark.parametrize("value", [8, "8"])

@@ -12,7 +12,7 @@ from grpo_engine.control import Control
 from grpo_engine.errors import CheckpointError
 from grpo_engine.events import CheckpointSaved, NoteWritten
 from grpo_engine.run import checkpoint
-from tests.engine.runs import events_of, settings, write_world
+from tests.engine.runs import events_of, of, settings, write_world
 
 
 def write_config(folder: Path) -> None:
@@ -165,6 +165,6 @@ def test_a_model_that_changed_between_checkpoints_is_named_on_resume(
         mx.eval(weights)
         mx.save_safetensors(str(file), weights, metadata={"format": "mlx"})
     seen = events_of(config, tmp_path / "run", resume=True)
-    notes = [event.text for event in seen if isinstance(event, NoteWritten)]
+    notes = [event.text for event in of(NoteWritten, seen)]
     named = [text for text in notes if f"the content of {world / 'model'} was" in text]
     assert len(named) == int(changed)

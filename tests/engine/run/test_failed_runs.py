@@ -9,20 +9,26 @@ import pytest
 from grpo_engine import trainer
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import RewardError
-from grpo_engine.events import CheckpointSaved, Event, RunFailed, RunFinished, StepFinished
+from grpo_engine.events import CheckpointSaved, Event, RunFailed, StepFinished
 from grpo_engine.metrics import PHASES, time_of
 from grpo_engine.rewards.client import RewardClient
 from grpo_engine.run import persist
-from tests.engine.runs import events_of, settings, write_world
+from tests.engine.runs import completed, events_of, of, settings, write_world
 
-TIMES = {*map(time_of, PHASES), "time/others", "step_time", "tokens_per_second", "memory/peak_gb"}
+TIMES = {
+    *map(time_of, PHASES),
+    "time/processor",
+    "time/others",
+    "step_time",
+    "tokens_per_second",
+    "memory/peak_gb",
+}
 
 
 def metrics_of(events: list[Event]) -> dict[int, dict[str, float]]:
     return {
         event.step: {name: n for name, n in event.metrics.items() if name not in TIMES}
-        for event in events
-        if isinstance(event, StepFinished)
+        for event in of(StepFinished, events)
     }
 
 
@@ -57,9 +63,8 @@ def test_a_run_whose_reward_fails_is_resumed_after_its_last_step(
         patched.setattr(RewardClient, "score", fail)
         events = events_of(config, tmp_path / "run")
     assert isinstance(events[-1], RunFailed)
-    assert [event.step for event in events if isinstance(event, CheckpointSaved)] == [2]
-    resumed = events_of(config, tmp_path / "run", resume=True)
-    assert isinstance(resumed[-1], RunFinished)
+    assert [event.step for event in of(CheckpointSaved, events)] == [2]
+    resumed = completed(config, tmp_path / "run", resume=True)
     assert metrics_of(events) | metrics_of(resumed) == unbroken.metrics
     assert [*metrics_of(resumed)] == [3]
 
@@ -82,7 +87,7 @@ def test_weights_in_the_middle_of_a_step_are_never_saved(
         patched.setattr(trainer, "score_after_update", fail)
         events = events_of(config, tmp_path / "run")
     assert isinstance(events[-1], RunFailed)
-    assert [event.step for event in events if isinstance(event, CheckpointSaved)] == saved
+    assert [event.step for event in of(CheckpointSaved, events)] == saved
     resumed = metrics_of(events_of(config, tmp_path / "run", resume=True))
     assert resumed == {
         step: n for step, n in unbroken.metrics.items() if step > max(saved, default=0)

@@ -18,7 +18,7 @@ from grpo_engine.events import (
 )
 from grpo_engine.run.checkpoint import FOLDER, steps
 from tests.disks import fill, small_disk
-from tests.engine.runs import events_of, settings
+from tests.engine.runs import events_of, notes, of, settings
 
 
 @pytest.fixture
@@ -28,11 +28,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def losses(events: list[Event]) -> list[float]:
-    return [event.metrics["loss"] for event in events if isinstance(event, StepFinished)]
-
-
-def notes(events: list[Event]) -> list[str]:
-    return [event.text for event in events if isinstance(event, NoteWritten)]
+    return [event.metrics["loss"] for event in of(StepFinished, events)]
 
 
 @pytest.mark.slow
@@ -53,7 +49,7 @@ def test_a_checkpoint_that_does_not_fit_is_written_later_and_training_is_the_sam
             assert ballast is not None
             ballast.unlink()
     assert losses(seen) == losses(undisturbed)
-    assert [e.step for e in seen if isinstance(e, CheckpointSaved)] == [1, 3, 4]
+    assert [e.step for e in of(CheckpointSaved, seen)] == [1, 3, 4]
     (complaint,) = [text for text in notes(seen) if "cannot be written" in text]
     assert complaint.startswith(
         f"the checkpoint of step 2 cannot be written to {disk / 'run' / FOLDER}: "
@@ -117,5 +113,5 @@ def test_a_run_waits_before_its_next_step_while_nothing_can_be_recorded(
         if isinstance(event, RunPaused):
             assert (event.step, event.reason) == (1, "no room")
             control.block("")
-    assert [e.step for e in seen if isinstance(e, RunResumed)] == [1]
+    assert [e.step for e in of(RunResumed, seen)] == [1]
     assert losses(seen) == losses(events_of(settings(world, steps=2), tmp_path / "other"))

@@ -10,23 +10,20 @@ import pytest
 
 from grpo_engine.config.parse import build, merge
 from grpo_engine.config.settings import RunConfig
-from grpo_engine.control import Control
 from grpo_engine.events import (
     CheckpointSaved,
     Event,
     GroupScored,
     NoteWritten,
     RunFailed,
-    RunFinished,
     StepFinished,
 )
 from grpo_engine.platform.faults import Fault, fault_of
 from grpo_engine.policy import checkpointing, memory
 from grpo_engine.presets import preset
 from grpo_engine.run import checkpoint, recovery
-from grpo_engine.trainer import run
 from grpo_engine.training import step
-from tests.engine.runs import events_of, settings, write_world
+from tests.engine.runs import completed, events_of, of, settings, timeless, write_world
 
 FAILED = "[METAL] Command buffer execution failed: {}."
 TEXTS: dict[Fault, str] = {
@@ -137,18 +134,7 @@ def facts(events: Sequence[Event]) -> Iterator[Any]:
         if isinstance(event, GroupScored):
             yield [(c.ids, c.advantage) for c in event.group.rollouts]
         elif isinstance(event, StepFinished):
-            yield {
-                name: value
-                for name, value in event.metrics.items()
-                if not name.startswith(("time/", "memory/", "step_time", "tokens_per"))
-            }
-
-
-def completed(config: RunConfig, folder: Path, *, resume: bool = False) -> list[Event]:
-    """The events of a run that is completed."""
-    events = events_of(config, folder, resume=resume)
-    assert isinstance(events[-1], RunFinished)
-    return events
+            yield timeless(event.metrics)
 
 
 def failure(config: RunConfig, folder: Path, *, resume: bool = False) -> RunFailed:
@@ -168,7 +154,7 @@ def saved_step(folder: Path) -> tuple[int, Any]:
 
 
 def notes(events: Sequence[Event]) -> str:
-    return "\n".join(event.text for event in events if isinstance(event, NoteWritten))
+    return "\n".join(event.text for event in of(NoteWritten, events))
 
 
 @pytest.mark.parametrize(
@@ -282,7 +268,7 @@ def test_a_smaller_plan_is_in_the_checkpoint_and_is_what_a_resume_takes(
     events = events_of(settled, tmp_path)
 
     assert len(recomputed) == 1
-    assert [event.step for event in events if isinstance(event, CheckpointSaved)] == [1, 2]
+    assert [event.step for event in of(CheckpointSaved, events)] == [1, 2]
     _, state = saved_step(tmp_path)
     assert (state["micro_rows"], state["grad_checkpoint"]) == (2, True)
     events = completed(settled.model_copy(update={"steps": 3}), tmp_path, resume=True)
@@ -300,20 +286,9 @@ def test_full_weights_after_a_fault_of_the_optimiser_are_those_of_the_last_check
     failure(full, tmp_path / "broken")
     resumed = completed(full, tmp_path / "broken", resume=True)
 
-    steps = [event for event in resumed if isinstance(event, StepFinished)]
-    expected = [event for event in unbroken if isinstance(event, StepFinished)][-len(steps) :]
+    steps = of(StepFinished, resumed)
+    expected = of(StepFinished, unbroken)[-len(steps) :]
     assert list(facts(steps)) == list(facts(expected))
-
-
-@pytest.mark.slow
-def test_after_a_fault_in_a_probe_rows_are_still_decoded_together(
-    world: Path, inject: Inject, tmp_path: Path
-) -> None:
-    inject("_works", "memory")
-    events = completed(config(world), tmp_path)
-
-    assert "what it computed is discarded" in notes(events)
-    assert "one after another" not in notes(events)
 
 
 @pytest.mark.slow
@@ -362,31 +337,6 @@ def test_the_device_is_waited_for_before_anything_of_a_step_is_recorded_or_saved
     assert events[-1].error == "DeviceFaultError"
     recorded = {"groups_scored": GroupScored, "finish_step": StepFinished}.get(place)
     assert recorded is None or not any(isinstance(event, recorded) for event in events)
-
-
-@pytest.mark.slow
-def test_a_part_whose_last_buffer_failed_is_computed_again(
-    world: Path, inject: Inject, tmp_path: Path
-) -> None:
-    inject("repeated", "victim", waits=("synchronize",))
-    events = completed(config(world), tmp_path)
-
-    assert "what it computed is discarded" in notes(events)
-
-
-@pytest.mark.slow
-def test_a_run_that_ends_saves_its_last_step_if_the_weights_after_it_are_there(
-    world: Path, inject: Inject, tmp_path: Path
-) -> None:
-    settled = config(world, steps=3, checkpoint={"every": 0})
-    injection = inject("measure", "memory", times=1000, after=10**9)
-    for event in run(settled, Control(), folder=tmp_path):
-        last = event
-        if isinstance(event, StepFinished):
-            injection.after = 0
-
-    assert isinstance(last, RunFailed)
-    assert saved_step(tmp_path)[0] == 1
 
 
 @pytest.mark.slow

@@ -24,7 +24,6 @@ from grpo_engine.events import (
     NoteWritten,
     PassFinished,
     PhaseStarted,
-    RunFinished,
     StepFinished,
 )
 from grpo_engine.policy import memory
@@ -35,7 +34,7 @@ from grpo_engine.run import checkpoint, persist
 from grpo_engine.setup import opening, preflight
 from grpo_engine.trainer import run
 from tests.engine.policy.helpers import CHOSEN_AND_GRAPH
-from tests.engine.runs import events_of, settings
+from tests.engine.runs import completed, events_of, of, settings
 
 LENGTHS = Lengths(8, 12)
 
@@ -57,7 +56,7 @@ def weights(folder: Path) -> dict[str, mx.array]:
 
 
 def notes(events: list[Event]) -> str:
-    return "\n".join(event.text for event in events if isinstance(event, NoteWritten))
+    return "\n".join(event.text for event in of(NoteWritten, events))
 
 
 def use(monkeypatch: pytest.MonkeyPatch, plan: MemoryPlan) -> None:
@@ -72,7 +71,7 @@ def test_a_resumed_run_keeps_its_plan_to_the_bit(
     use(monkeypatch, MemoryPlan(3, True, 16, 5))
     events = events_of(auto(world), tmp_path / "whole")
     assert (
-        "5 answers sampled at a time, 3 per backward pass, layers recomputed, 16 positions"
+        "5 answers sampled at a time, 3 per backward pass, layers recomputed, logits of 16"
         in notes(events)
     )
     control = Control()
@@ -80,8 +79,7 @@ def test_a_resumed_run_keeps_its_plan_to_the_bit(
         if event.step == 2:
             control.ask("stop_after_step")
     use(monkeypatch, MemoryPlan(8, False, 64, 8))  # another machine, with more memory
-    events = events_of(auto(world), tmp_path / "halves", resume=True)
-    assert isinstance(events[-1], RunFinished)
+    events = completed(auto(world), tmp_path / "halves", resume=True)
     assert "the memory plan was" not in notes(events)
     expected = weights(tmp_path / "whole")
     assert all(mx.array_equal(a, expected[n]) for n, a in weights(tmp_path / "halves").items())
@@ -104,9 +102,8 @@ def test_a_plan_that_no_longer_fits_is_replaced_and_noted(
     use(monkeypatch, MemoryPlan(1, False, 64, 8))
     events = events_of(auto(world, steps=4), tmp_path, resume=True)
     assert (
-        "the memory plan was 8 answers sampled at a time, 8 per backward pass, layers kept, 64 "
-        "positions per product of the head and is 8 answers sampled at a time, 1 per"
-        in notes(events)
+        "the memory plan was 8 answers sampled at a time, 8 per backward pass, layers kept, "
+        "logits of 64 tokens at a time and is 8 answers sampled at a time, 1 per" in notes(events)
     )
     assert state(tmp_path)["micro_rows"] == 1
 
@@ -143,14 +140,14 @@ def test_a_step_under_a_limit_has_the_tokens_and_the_loss_of_one_without(
 
 
 def rollouts(events: list[Event]) -> list[tuple[int, ...]]:
-    groups = [event.group for event in events if isinstance(event, GroupScored)]
+    groups = [event.group for event in of(GroupScored, events)]
     return [
         rollout.ids for group in groups if group.origin == "train" for rollout in group.rollouts
     ]
 
 
 def loss(events: list[Event]) -> float | None:
-    (finished,) = [event for event in events if isinstance(event, PassFinished)]
+    (finished,) = of(PassFinished, events)
     return finished.loss
 
 
@@ -255,7 +252,7 @@ def test_after_a_backward_pass_that_took_too_much_the_next_steps_take_less(
     text = notes(events)
     assert "from step 2 on the memory plan is" in text
     assert "from step 2 on the memory plan is" not in notes(expected)
-    saved = [event.step for event in events if isinstance(event, CheckpointSaved)]
+    saved = [event.step for event in of(CheckpointSaved, events)]
     assert saved == [1, 3]
     less, enough = (
         checkpoint.open_folder(tmp_path / name).state
@@ -276,7 +273,7 @@ def test_after_a_backward_pass_that_took_too_much_the_next_steps_take_less(
 
 
 def losses(events: list[Event]) -> list[float | None]:
-    return [event.loss for event in events if isinstance(event, PassFinished)]
+    return [event.loss for event in of(PassFinished, events)]
 
 
 @pytest.mark.slow
@@ -303,7 +300,7 @@ def test_the_peak_of_a_step_is_that_of_sampling_where_this_takes_more(
     config = settings(world, steps=1, model=model, rollout=rollout, optimizer={"micro_rows": 1})
     machine = Machine(monkeypatch)
     events = machine.run(config, tmp_path / "run")
-    (finished,) = [event for event in events if isinstance(event, StepFinished)]
+    (finished,) = of(StepFinished, events)
     assert finished.metrics["memory/peak_gb"] * 1e9 > 1.1 * machine.peaks[0] > 0
 
 

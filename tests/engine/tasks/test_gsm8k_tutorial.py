@@ -16,6 +16,7 @@ from grpo_engine.rewards.load import load_reward
 from grpo_engine.tasks.base import load_task
 from grpo_engine.tasks.gsm8k import tutorial_accuracy, tutorial_number
 from grpo_engine.trainer import evaluate_only
+from tests.engine.runs import of
 from tests.engine.tiny import write_model
 
 PRESET = preset("gsm8k-tutorial").config
@@ -113,15 +114,15 @@ def test_the_presets_evaluation_gives_the_two_columns_of_the_tutorials_table(
     config = build(tree)
     assert load_task(config.task).held_out[4].prompt[0]["content"] == "Question: test 4?"  # type: ignore[index]
     events = list(evaluate_only(config, Control(), folder=tmp_path, step=0, moment="before"))
-    assert [str(event) for event in events if isinstance(event, RunFailed)] == []
-    (finished,) = (event for event in events if isinstance(event, EvaluationFinished))
+    assert [str(event) for event in of(RunFailed, events)] == []
+    (finished,) = of(EvaluationFinished, events)
     assert (finished.mode, finished.problems, finished.samples) == ("sampled", 5, 8)
     # every answer is 3, which is right for one question of five; the format gives .5 to each
     metrics = finished.metrics
     assert metrics["eval/rewards/tutorial_accuracy"] == metrics["eval/accuracy"] == 0.2
     assert metrics["eval/rewards/tutorial_format"] == 0.5
     assert metrics["eval/format"] == 1
-    texts = [event.group.prompt_text for event in events if isinstance(event, GroupScored)]
+    texts = [event.group.prompt_text for event in of(GroupScored, events)]
     assert len(texts) == 5
     assert all("Question: [question]" in text for text in texts)
     assert "Question: test 0?" in texts[0]

@@ -161,7 +161,7 @@ def test_a_faulty_function_is_refused_before_step_1_in_one_sentence(
     name = f"{tmp_path}/mine.py:{role}"
     events = events_of(config_of(world, {"recipe": "grpo", role: name}), tmp_path / "run")
     assert not any(isinstance(event, RunStarted) for event in events)
-    (text,) = (event.message for event in events if isinstance(event, RunFailed))
+    (text,) = (event.message for event in of(RunFailed, events))
     assert re.search(f"^(function|{role}) {re.escape(name)}.*{message}", text)
     assert "\n" not in text
     if fault not in ("missing", "no function"):  # these name the file, and have no line
@@ -176,7 +176,7 @@ def test_its_source_is_recorded_and_a_change_is_noted_on_resume(
     file.write_text("def signal(rewards_PG):\n    return rewards_PG - rewards_PG.mean()\n")
     config = config_of(world, {"recipe": "grpo", "signal": f"{file}:signal"})
     first = events_of(config, folder)
-    loaded = next(event for event in first if isinstance(event, FunctionsLoaded))
+    loaded = of(FunctionsLoaded, first)[0]
     source = loaded.sources["signal"]
     assert (source["file"], source["line"], source["text"]) == (str(file), 1, file.read_text())
     assert source["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
@@ -188,8 +188,9 @@ def test_its_source_is_recorded_and_a_change_is_noted_on_resume(
     now = hashlib.sha256(file.read_bytes()).hexdigest()
     notes = [
         event.text
-        for event in events_of(config.model_copy(update={"steps": 4}), folder, resume=True)
-        if isinstance(event, NoteWritten)
+        for event in of(
+            NoteWritten, events_of(config.model_copy(update={"steps": 4}), folder, resume=True)
+        )
     ]
     expected = f"the file of {file}:signal was {source['sha256'][:12]} and is {now[:12]}: "
     assert any(text.startswith(expected) for text in notes)

@@ -206,7 +206,7 @@ def test_problems_are_left_out_by_their_given_pass_rate(world: Path, tmp_path: P
     keys = {group.example_key for group in groups(events)}
     assert {easy, hard}.isdisjoint(keys)
     assert fine in keys
-    (note,) = [e.text for e in events if isinstance(e, NoteWritten) and file in e.text]
+    (note,) = [e.text for e in of(NoteWritten, events) if file in e.text]
     assert "4 problems have a pass rate" in note
     assert "2 of them are left out" in note
     assert sum(one.get("prompts/passed_over", 0) for one in metrics(events)) == 2
@@ -267,7 +267,7 @@ def test_too_long_generated_problems_are_counted_and_passed_over(
     assert not isinstance(events[-1], RunFailed), events[-1]
     assert [group.example_key for group in groups(events)] == [str(3 * n) for n in range(8)]
     # of 64, 0, 3, … 63 can be used
-    assert any("42 of the first 64" in e.text for e in events if isinstance(e, NoteWritten))
+    assert any("42 of the first 64" in e.text for e in of(NoteWritten, events))
     # the two before each but the first
     assert [one["prompts/passed_over"] for one in metrics(events)] == [2, 4, 4, 4]
 

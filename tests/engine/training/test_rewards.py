@@ -58,14 +58,14 @@ def test_a_fault_in_one_step_is_an_alert_and_the_run_goes_on(
     events = faulty_run(world, tmp_path, fault)
     assert isinstance(events[-1], RunFinished), events[-1]
     rules = {f"reward_{fault}" for fault in FAULTS}
-    alerts = [e for e in events if isinstance(e, AlertRaised) and e.rule in rules]
+    alerts = [e for e in of(AlertRaised, events) if e.rule in rules]
     assert [(e.step, e.rule) for e in alerts] == ([(2, f"reward_{kind}")] if kind else [])
     assert all("odd" in e.explanation for e in alerts)
     if kind == "value":  # the second of four answers to the second prompt
         assert "reward odd on completion 5" in alerts[0].explanation
         assert "gave nan with weight 1; a score is" in alerts[0].explanation
         assert "It was answer 2 to prompt 2." in alerts[0].explanation
-    means = [e.metrics["rewards/good/mean"] for e in events if isinstance(e, StepFinished)]
+    means = [e.metrics["rewards/good/mean"] for e in of(StepFinished, events)]
     assert len(means) == 3
 
 
@@ -75,7 +75,7 @@ def test_a_score_that_float32_cannot_hold_has_failed_with_an_alert_from_the_firs
 ) -> None:
     events = faulty_run(world, tmp_path, f"pass\n    scores[2:4] = [{score}] * 2", steps=2)
     assert isinstance(events[-1], RunFinished), events[-1]
-    alerts = [e for e in events if isinstance(e, AlertRaised) and e.rule == "reward_value"]
+    alerts = [e for e in of(AlertRaised, events) if e.rule == "reward_value"]
     assert [e.step for e in alerts] == [1, 2]
     assert "answer 3 to prompt 1, and 1 more of the step" in alerts[0].explanation
     groups = groups_of(events)
@@ -116,8 +116,8 @@ def test_every_answer_is_scored_with_the_columns_of_its_own_prompt(
     )
     scored = [
         event.group
-        for event in events_of(config, tmp_path / "run")
-        if isinstance(event, GroupScored) and event.group.origin == "train"
+        for event in of(GroupScored, events_of(config, tmp_path / "run"))
+        if event.group.origin == "train"
     ]
     assert len({group.target for group in scored}) == 3
     for group in scored:

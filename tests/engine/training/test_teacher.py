@@ -27,7 +27,7 @@ from grpo_engine.policy.trees import flatten
 from grpo_engine.run import checkpoint
 from grpo_engine.setup.preflight import estimated, plan_memory
 from grpo_engine.setup.teacher import load_teacher
-from tests.engine.runs import cut_off, events_of, failure, groups_of, settings, write_world
+from tests.engine.runs import cut_off, events_of, failure, groups_of, of, settings, write_world
 from tests.engine.tiny import write_model
 from tests.engine.training.test_resume import facts
 
@@ -55,7 +55,7 @@ def distilling(world: Path, teacher: str = "teacher", **changes: Any) -> RunConf
 
 def of_steps(events: list[Event]) -> list[dict[str, float]]:
     assert not isinstance(events[-1], RunFailed), events[-1]
-    return [dict(event.metrics) for event in events if isinstance(event, StepFinished)]
+    return [dict(event.metrics) for event in of(StepFinished, events)]
 
 
 def test_a_teacher_and_its_weight_need_each_other(world: Path, tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_a_run_resumes_with_its_teacher_to_the_bit_and_refuses_another(
     resumed = events_of(config, tmp_path / "cut", resume=True)
     assert not isinstance(resumed[-1], RunFailed), resumed[-1]
     assert facts(resumed, 2) == facts(unbroken, 2)
-    assert not [e for e in resumed if isinstance(e, NoteWritten) and e.severity == "warning"]
+    assert not [e for e in of(NoteWritten, resumed) if e.severity == "warning"]
     write_model(tmp_path / "teacher", seed=2, hidden_size=64, num_hidden_layers=3)
     text = failure(config, tmp_path / "again", resume=True).message
     assert text.startswith(f"the content of teacher.path {tmp_path / 'teacher'} was ")

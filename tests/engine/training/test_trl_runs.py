@@ -32,6 +32,7 @@ from grpo_engine.run.session import EngineRun
 from grpo_engine.training import sampling, update
 from grpo_engine.training.logprobs import score_tokens
 from grpo_engine.training.loss import MicroBatchResult
+from tests.engine.runs import of
 from tests.engine.training import trl_world
 from tests.engine.training.trl_world import END, flat, ids_of, prompts, write_model
 
@@ -241,11 +242,11 @@ def test_a_run_has_the_advantages_and_reward_metrics_of_trl(
     number: int, world: Path, tmp_path: Path
 ) -> None:
     case, ours = CASES[number], executed(CASES[number], world, tmp_path)
-    scored = [e.group for e in ours.events if isinstance(e, GroupScored)]
+    scored = [e.group for e in of(GroupScored, ours.events)]
     mine = [rollout.advantage for group in scored for rollout in group.rollouts]
     theirs = [value for step in case["generations"] for value in step["advantages"]]
     np.testing.assert_allclose(np.array(mine, float), theirs, rtol=1e-4, atol=2e-5)
-    steps = [event.metrics for event in ours.events if isinstance(event, StepFinished)]
+    steps = [event.metrics for event in of(StepFinished, ours.events)]
     for done, (metrics, step) in enumerate(zip(steps, case["generations"], strict=True), 1):
         expected = _reward_metrics(case, step["metrics"], done, scored)
         found = {name: metrics.get(name) for name in expected}

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from math import nan
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from grpo_engine.metrics import natural_range
 from grpo_tui.app.charts.lines import Curve, curve_of
-from grpo_tui.app.charts.stored import ChartData, CurveLoader, CurveRequest
-from grpo_tui.app.text.comparison import setting_name, value_text
+from grpo_tui.app.charts.stored import ChartData, CurveLoader
+from grpo_tui.app.text.comparison import setting_name
+from grpo_tui.app.text.numbers import value_text
 from grpo_tui.app.tui.screens.compare.state import CompareView
 from grpo_tui.experiments.compare.statistics import mean_interval
 from grpo_tui.experiments.export.rows import Row, rollout_row
@@ -30,15 +30,12 @@ def table_rows(view: CompareView) -> Iterator[Row]:
 
 
 def _settings(view: CompareView) -> Iterator[Row]:
-    index = {run.id: index for index, run in enumerate(view.runs)}
-    for path, values in view.settings().items():
-        cells: dict[str, Any] = {}
-        for runs in view.columns:
-            texts = dict.fromkeys(value_text(values[index[run]]) for run in runs)
-            cells[view.column_name(runs)] = (
-                values[index[runs[0]]] if len(texts) == 1 else ", ".join(texts)
-            )
-        yield {"setting": path, **cells}
+    for path, by_column in view.settings().items():
+        row: Row = {"setting": path}
+        for runs, values in zip(view.columns, by_column, strict=True):
+            texts = dict.fromkeys(map(value_text, values))
+            row[view.column_name(runs)] = values[0] if len(texts) == 1 else ", ".join(texts)
+        yield row
 
 
 def _metrics(view: CompareView) -> Iterator[Row]:
@@ -111,15 +108,7 @@ def read_curves(store: Path, view: CompareView, key: str) -> dict[str, dict[str,
                 for runs, runs_of in members.items()
             }
         else:
-            request = CurveRequest(
-                runs=view.runs,
-                metrics=(key,),
-                axis=view.axis,
-                smoothing=view.smoothing,
-                wide=FINE,
-                seeds=view.comparison.seeds if view.bands else (),
-            )
-            charts = CurveLoader().charts(reader, request)
+            charts = CurveLoader().charts(reader, view.request([key], FINE))
             chart = charts.charts[key]
             read = {
                 runs: _curve(chart, runs, charts.span, smooth=view.smoothing > 0)

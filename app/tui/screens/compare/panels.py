@@ -19,7 +19,7 @@ from grpo_tui.app.tui.screens.watch.render import sentence_lines
 from grpo_tui.app.tui.widgets.charts.plot import LABELS, axis_line, cross_position, ticks_of
 from grpo_tui.app.tui.widgets.charts.stack import ChartStack, Row, side_by_side
 from grpo_tui.app.tui.widgets.pages import PagesPanel
-from grpo_tui.app.tui.widgets.panel import BarPanel, Line, Panel, card, plain_text
+from grpo_tui.app.tui.widgets.panel import BarPanel, Line, ViewPanel, card, plain_text
 
 MAX_RUNS = 12
 TALL = 8  # lines of a chart
@@ -29,9 +29,12 @@ OFFERS = (
     ("G", "the newest sweep", "which setting is better, and how sure that is"),
     ("1", "go to Runs", "mark with space, then press d"),
 )
+# Fields of the view that the page below the curves draws alone, and the curves and the legend.
+OF_PAGE = frozenset(("page", "row", "everything", "prompts", "prompt", "completions"))
+OF_CURVES = frozenset(("charts", "chart", "metrics", "smooth"))
 
 
-class ComparePanel(Panel):
+class ComparePanel(ViewPanel):
     """A panel that draws the screen's view."""
 
     view: reactive[CompareView] = reactive(CompareView)
@@ -42,6 +45,8 @@ class ComparePanel(Panel):
 
 class VerdictLine(ComparePanel, BarPanel, can_focus=False):
     """Which setting is better, and with what confidence."""
+
+    unseen = OF_PAGE | OF_CURVES | {"at", "filter"}
 
     def height_needed(self, width: int, height: int) -> int:
         """The lines that its sentences take, of a tenth of the screen."""
@@ -56,6 +61,7 @@ class RunsPanel(ComparePanel):
     """The legend, with each run's value of the chosen metric."""
 
     navigable = True
+    unseen = OF_PAGE | {"filter", "smooth"}
 
     def height_needed(self) -> int:
         """The rows for the runs."""
@@ -70,13 +76,15 @@ class RunsPanel(ComparePanel):
         """A header, and the runs around the cursor."""
         view, count = self.view, len(self.view.runs)
         self.title = f"legend · {count} runs" if count > 1 else "legend"
-        judged = view.comparison.rankings
-        marks = "▲ better ▼ worse than ◆ baseline" if judged else "◆ baseline"
-        self.note = marks if count > 1 else ""
+        judged = view.comparison.rankings and count > 1
+        self.note = "▲ better ▼ worse than the baseline" if judged else ""
         if view.reading:
             return render.requested_lines(view, width)[: max(1, height)]
         head, *rows = render.legend_lines(view, width)
-        return [head, *self.around(rows, view.run, max(1, height - 1))]
+        listed = self.around(rows, view.run, max(1, height - 1))
+        if len(listed) < count:
+            self.title = f"legend · {self._top + 1}–{self._top + len(listed)} of {count} runs ↕"
+        return [head, *listed]
 
     def on_click(self, event: events.Click) -> None:
         """Choose the clicked run; a double click opens it."""
@@ -89,6 +97,8 @@ class RunsPanel(ComparePanel):
 
 class SettingsPanel(ComparePanel, can_focus=False):
     """The settings that differ, at a glance; the page has the others as well."""
+
+    unseen = OF_PAGE | OF_CURVES | {"at"}
 
     def height_needed(self) -> int:
         """The rows for the settings; few for a single run's, which differ from nothing."""
@@ -114,7 +124,9 @@ def settings_note(view: CompareView) -> str:
     same = len(view.comparison.same)
     if len(view.runs) == 1:
         return count_of(same, "setting")
-    return f"{len(view.comparison.differing)} differ, {same} equal"
+    results = len(view.comparison.by_recipe)
+    more = f", {results} as a result" if results else ""
+    return f"{len(view.comparison.differing)} differ{more}, {same} equal"
 
 
 class CurvesPanel(ComparePanel, ChartStack):
@@ -122,6 +134,7 @@ class CurvesPanel(ComparePanel, ChartStack):
 
     two_columns = 90
     wheel = 1
+    unseen = OF_PAGE | {"filter"}
 
     class Resized(Message):
         """The screen is to draw the curves for another size."""
@@ -226,6 +239,7 @@ class ComparePagePanel(ComparePanel, PagesPanel):
     """One of the pages, with the page names on top."""
 
     titles: ClassVar = {page: page for page in PAGES}
+    unseen = OF_CURVES
 
     def _note(self) -> str:
         """A note in the frame on what the page shows."""
@@ -273,6 +287,8 @@ class ComparePagePanel(ComparePanel, PagesPanel):
 
 class MetricsPanel(ComparePanel, can_focus=False):
     """The metrics, beside a page that leaves space for them."""
+
+    unseen = OF_PAGE | OF_CURVES
 
     def paint(self, width: int, height: int) -> list[Line]:
         """The table from its first row on."""

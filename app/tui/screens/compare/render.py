@@ -21,10 +21,9 @@ from grpo_tui.app.text.comparison import (
     rankings_of,
     run_name,
     standing,
-    value_text,
 )
 from grpo_tui.app.text.comparison import verdict as verdict_of
-from grpo_tui.app.text.numbers import seconds, short, signed, with_stderr, with_unit
+from grpo_tui.app.text.numbers import seconds, short, signed, value_text, with_stderr, with_unit
 from grpo_tui.app.text.prompt_text import last_question
 from grpo_tui.app.text.safe_text import cell_len, clip, clip_distinct, clip_start, pad, safe
 from grpo_tui.app.text.table import table_lines
@@ -61,6 +60,7 @@ NO_RANKING = (
 )
 WIDEST = 34  # of a column
 SEEDS_WIDTH = 27  # of a column with the interval of a mean over seeds
+DIFFERENCE = 10  # cells of the difference to the baseline beside a value
 COMPLETION_LINES = 8
 MEAN_WIDTH = 16  # of a group's step and mean, beside a run's name
 NAME_WIDTH = 12  # of a run in the legend, at least
@@ -177,17 +177,19 @@ def last_text(cell: MetricCell, key: str) -> str:
 
 
 def legend_name(view: CompareView, run: RunSummary, name: str, width: int) -> Line:
-    """The cursor, mark, name and state of a run; ◆ the baseline."""
+    """The cursor, mark, name and state of a run; the baseline, unless the verdict says so."""
     current = run is view.chosen
     colour = "headline" if current else "text"
     glyph, state_colour = status_mark(run.status)
     state = f" {glyph}" if run.active or run.status in ("failed", "lost") else ""
+    base = run is view.base and len(view.runs) > 1 and not ranked(view.comparison, run.id)
+    word = " baseline" * base
     return [
         ("▸" if current else " ", "focus"),
         view.marker(run.id).span,
-        (" " + pad(name, width - cell_len(state)), colour),
+        (" " + pad(name, width + 2 - cell_len(state + word)), colour),
         (state, state_colour),
-        (" ◆" if run is view.base and len(view.runs) > 1 else "  ", "label"),
+        (word, "label"),
     ]
 
 
@@ -197,8 +199,8 @@ def verdict_cell(view: CompareView, run: RunSummary) -> Cell:
     if row is None:
         return "–", "label"
     if run.id != row.own.runs[0]:  # of a setting whose value is in the row of another seed
-        mark = view.marker(row.own.runs[0]).mark if row.test else "◆"
-        return f"same setting as {mark}", "label"
+        mark = view.marker(row.own.runs[0]).mark
+        return f"same setting as {mark}" if not view.bands else "same setting", "label"
     if row.test is None:
         return "baseline", "label"
     return standing(row.test), result_colour(row.test)
@@ -249,22 +251,25 @@ def column_heads(
 ) -> tuple[Line, range, int]:
     """The marks over the columns that fit beside `left` cells, which columns, and their width.
 
-    Marks are `tail` cells from the right; ◆ is the baseline. Names as well if all of them fit; the
-    legend has every mark and name.
+    Marks are `tail` cells from the right, which are for the difference to the baseline; its
+    column has none, and the cells go to the left. Names as well if all of them fit; the legend has
+    every mark and name.
     """
     columns = view.columns
-    current = columns.index(view.column)
+    current, base = columns.index(view.column), columns.index(view.base_column)
     window, size = column_window(len(columns), current, width - left - 1, minimum)
     size = min(size, WIDEST)
     names = [f" {view.column_name(runs)}" for runs in columns]
     with_names = max(map(cell_len, names)) <= size - 4
-    line = [(pad(window_text(window, len(columns)), left), "label")]
+    line = [(pad(window_text(window, len(columns)), left + tail * (base in window)), "label")]
     for index in window:
-        runs = columns[index]
-        text = names[index] * with_names + " ◆" * (len(columns) > 1 and runs == view.base_column)
+        text = names[index] * with_names
+        if len(columns) > 1 and index == base and cell_len(text + " baseline") + tail + 2 <= size:
+            text += " baseline"
         style = "bold headline" if index == current else "label"
         gap = max(0, size - tail - 2 - cell_len(text))
-        line += [(" " * gap, ""), view.marker(runs[0]).span, (pad(text, size - gap - 1), style)]
+        after = size - gap - 1 - tail * (index == base)
+        line += [(" " * gap, ""), view.marker(columns[index][0]).span, (pad(text, after), style)]
     return line, window, size
 
 
@@ -273,12 +278,8 @@ def settings_lines(view: CompareView, width: int, height: int) -> list[Line]:
     settings, columns = view.settings(), view.columns
     if not settings:
         return [[("no setting matches" if view.filter else "all settings are the same", "label")]]
-    index = {run.id: index for index, run in enumerate(view.runs)}
     texts = {
-        path: [
-            ", ".join(dict.fromkeys(safe(value_text(values[index[run]])) for run in runs))
-            for runs in columns
-        ]
+        path: [", ".join(dict.fromkeys(safe(value_text(value)) for value in of)) for of in values]
         for path, values in settings.items()
     }
     path_width = min(max(map(len, texts)), max(16, width * 2 // 5))
@@ -317,7 +318,9 @@ def metrics_lines(view: CompareView, width: int, height: int) -> list[Line]:
     )
     space = width - 1 - SEEDS_WIDTH * len(view.columns)
     name_width = min(full, max(18, width // 4, min(labels, space)))
-    head, window, size = column_heads(view, name_width, width, 20, tail=10)
+    head, window, size = column_heads(view, name_width, width, 20, tail=DIFFERENCE)
+    if view.columns.index(view.base_column) in window:
+        name_width += DIFFERENCE
     selected = metrics[min(view.row, len(metrics) - 1)]
     lines = [head]
     visible = scrolled(metrics, view.row - (height - 1) // 2, height - 1)
@@ -359,9 +362,10 @@ def full_name(key: str) -> str:
 def metric_cell(view: CompareView, key: str, runs: Sequence[str], size: int) -> Line:
     """A value, or a mean with its interval if that fits, then the difference."""
     values, steps = view.values(key, runs)
-    unit, width = spec(key).unit, max(1, size - 11)
+    unit, width = spec(key).unit, max(1, size - DIFFERENCE - 1)
+    is_base = runs == view.base_column
     if not values:
-        return [(pad("–", size), "label")]
+        return [(pad("–", size - DIFFERENCE * is_base), "label")]
     text = with_unit(fmean(values), unit)
     if counts := view.values(count_of(key), runs)[0]:
         text += f" n={sum(counts):.0f}"
@@ -369,12 +373,15 @@ def metric_cell(view: CompareView, key: str, runs: Sequence[str], size: int) -> 
         text = with_stderr(fmean(values), errors)
     step = earlier(view, max(steps))
     text += step if cell_len(text + step) < width else ""
-    if len(values) > 1:
+    if len(set(values)) > 1 and len(values) > 2:  # of two seeds it says next to nothing
         low, high = mean_interval(values, limits=natural_range(key))
         full = f"{text} [{with_unit(low, unit)}, {with_unit(high, unit)}]"
         text = full if cell_len(full) < width else text
-    delta = delta_text(key, view.delta(key, runs, view.base_column))
-    return [(pad(text, width, ">") + " ", "text"), (pad(delta, 9) + " ", "label")]
+    line = [(pad(text, width, ">") + " ", "text")]
+    if not is_base:
+        delta = delta_text(key, view.delta(key, runs, view.base_column))
+        line.append((pad(delta, DIFFERENCE - 1) + " ", "label"))
+    return line
 
 
 # -- ranking ------------------------------------------------------------------------------------

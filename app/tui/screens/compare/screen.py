@@ -14,7 +14,7 @@ from textual.reactive import reactive
 
 from grpo_engine.metrics import spec
 from grpo_tui.app.charts.series import SMOOTHINGS
-from grpo_tui.app.charts.stored import CurveLoader, CurveRequest
+from grpo_tui.app.charts.stored import CurveLoader
 from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.text.words import count_of
 from grpo_tui.app.tui import messages as msg
@@ -112,9 +112,10 @@ class CompareScreen(WorkbenchScreen):
         """Pass the view to every panel."""
         if not self.is_mounted:
             return
-        for panel in self.query(ComparePanel):
-            panel.view = new.displayed
-        if not (new.reading and new.runs):  # else panels would move twice
+        view = new.displayed
+        drawn = {type(panel) for panel in self.query(ComparePanel) if panel.show_view(view)}
+        # While runs are read nothing moves: else panels would move twice.
+        if drawn - {RunsPanel, CurvesPanel, MetricsPanel} and not (new.reading and new.runs):
             self._arrange()
 
     def _arrange(self) -> None:
@@ -217,14 +218,7 @@ class CompareScreen(WorkbenchScreen):
         if not view.runs or not self.query(CurvesPanel):
             return  # The screen may have been closed while the store was read.
         curves = self.query_one(CurvesPanel)
-        request = CurveRequest(
-            runs=view.runs,
-            metrics=curves.in_sight(),
-            axis=view.axis,
-            smoothing=view.smoothing,
-            wide=curves.pixels,
-            seeds=view.comparison.seeds if view.bands else (),
-        )
+        request = view.request(curves.in_sight(), curves.pixels)
         with reporting(self):
             self.update(charts=await self.read("curves", self._curve_loader.charts, request))
 
@@ -295,7 +289,7 @@ class CompareScreen(WorkbenchScreen):
 
     def _size_classes(self) -> None:
         super()._size_classes()
-        self.watch_view(self.view)
+        self._arrange()
 
     @on(CurvesPanel.Resized)
     def draw(self) -> None:
@@ -380,8 +374,11 @@ class CompareScreen(WorkbenchScreen):
 
     def action_down(self, by: int) -> None:
         """Move to another chart."""
-        self.update(chart=clamped(self.view.chart + by, len(self.view.metrics)))
-        self.draw()
+        count = len(self.view.metrics)
+        if count:
+            chart = clamped(self.view.chart, count)
+            self.update(chart=self.query_one(CurvesPanel).below(chart, by, count))
+            self.draw()
 
     # -- requests from panels and other screens ------------------------------------------------
 
@@ -477,7 +474,7 @@ class CompareScreen(WorkbenchScreen):
         elif page == "metrics" or isinstance(self.focused, CurvesPanel):
             self.action_explain()
         elif self.view.chosen is not None:
-            self.post_message(msg.RunOpened(self.view.chosen.id))
+            self.post_message(msg.RunOpened(self.view.chosen.id, self.view.chosen.title))
 
     def open_rollout(self) -> None:
         """Show the chosen run's answers token by token."""

@@ -9,7 +9,7 @@ from statistics import fmean
 from grpo_engine.frozen import frozen
 from grpo_engine.metrics import is_stderr, spec
 from grpo_tui.app.charts.series import SMOOTHINGS
-from grpo_tui.app.charts.stored import Charts
+from grpo_tui.app.charts.stored import Charts, CurveRequest
 from grpo_tui.app.text.comparison import (
     GREEDY,
     MAIN_METRICS,
@@ -17,8 +17,8 @@ from grpo_tui.app.text.comparison import (
     ranking_of,
     run_name,
     setting_name,
-    value_text,
 )
+from grpo_tui.app.text.numbers import value_text
 from grpo_tui.app.text.run_text import run_summary
 from grpo_tui.app.tui.screens.priorities import Part, shared_lines
 from grpo_tui.experiments.compare.runs import AMOUNTS, compare, only_recorded
@@ -32,7 +32,7 @@ NOTHING = Comparison(
     runs=(), baseline=None, at="", differing=(), same={}, metrics=(), seeds=(), notes=()
 )
 NO_CHARTS = Charts()
-MARKS = "●■✚○□✱◇△✦◉"  # neither ◆, the baseline, nor ▲ and ▼, better and worse
+MARKS = "●■✚○□✱◇△✦◉"  # neither ▲ nor ▼, better and worse
 ORIGINS = ("pinned", "eval", "train")
 LATE_STEPS = 20  # training prompts of this many last steps are offered for comparing answers
 MAX_PROMPTS = 200
@@ -200,7 +200,12 @@ class CompareView:
         return setting_name(self.comparison, runs).removesuffix(f" ({len(runs)} seeds)")
 
     def marker(self, run: str) -> Marker:
-        """Mark and colour of a run, unchanged when other runs are added or removed."""
+        """Mark and colour of a run, unchanged when other runs are added or removed.
+
+        Where seeds are pooled they have those of their setting.
+        """
+        if self.bands:
+            run = next((runs[0] for runs in self.columns if run in runs), run)
         slot = self.slots.get(run, 0)
         turn = slot + slot // len(MARKS)
         return Marker(MARKS[turn % len(MARKS)], f"cycle.{slot}")
@@ -224,6 +229,17 @@ class CompareView:
             comparison=self.comparison if refs else NOTHING,
             charts=self.charts if refs else NO_CHARTS,
             run=min(self.run, max(0, len(refs) - 1)),
+        )
+
+    def request(self, metrics: Sequence[str], wide: int) -> CurveRequest:
+        """The curves of these metrics in so many columns of pixels."""
+        return CurveRequest(
+            runs=self.runs,
+            metrics=tuple(metrics),
+            axis=self.axis,
+            smoothing=self.smoothing,
+            wide=wide,
+            seeds=self.comparison.seeds if self.bands else (),
         )
 
     # -- metrics ----------------------------------------------------------------------------
@@ -344,15 +360,19 @@ class CompareView:
 
     # -- pages ------------------------------------------------------------------------------
 
-    def settings(self) -> dict[str, tuple[object, ...]]:
-        """The values of each setting by run; equal ones only on request."""
+    def settings(self) -> dict[str, list[list[object]]]:
+        """The values of each setting in each column, by run; equal ones only on request."""
         comparison, count = self.comparison, len(self.runs)
         rows = {item.path: item.values for item in comparison.differing}
         if self.everything or count == 1:
             rows |= {item.path: item.values for item in comparison.by_recipe}
             rows |= {path: (value,) * count for path, value in comparison.same.items()}
-        text = self.filter.casefold()
-        return {path: values for path, values in rows.items() if text in path.casefold()}
+        text, index = self.filter.casefold(), {run.id: i for i, run in enumerate(self.runs)}
+        return {
+            path: [[values[index[run]] for run in runs] for runs in self.columns]
+            for path, values in rows.items()
+            if text in path.casefold()
+        }
 
 
 # -- what the store answers ---------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from grpo_engine.config.custom import FORMS
 from grpo_engine.config.declaration import as_text
 from grpo_engine.config.recipes import SETTINGS, Recipe, available
-from grpo_engine.config.settings import RunConfig
+from grpo_engine.config.settings import RemoteConfig, RunConfig
 from grpo_engine.presets import names, preset
 from grpo_tui.app.text.numbers import seconds, short, signed, tokens, with_unit
 from grpo_tui.app.text.recipe_cards import card_of
@@ -33,7 +33,7 @@ from grpo_tui.app.tui.screens.new_run.state import (
     NewRunView,
     can_sweep,
     choices_of,
-    cost,
+    held_out_answers,
 )
 from grpo_tui.app.tui.widgets.panel import (
     Line,
@@ -52,6 +52,7 @@ NAME_CELLS = 24
 VALUE_CELLS = 30
 BELOW = 8  # lines of a problem below its setting; help has all of a longer one
 FEW = 14  # settings that a search finds, whose help is not cut beside them
+WHOLE = 12  # lines that hold the help of any setting
 ASIDE = 88  # width from which the list has the help of each setting
 OFF = "–"
 ONE_TASK = (
@@ -176,7 +177,7 @@ def setting_lines(view: NewRunView, field: FormField, width: int) -> list[Line]:
     more: list[Line] = []
     if aside:
         at = value_at(width) + VALUE_CELLS + 2
-        lines = 3 if view.search and len(view.rows) <= FEW else 1
+        lines = WHOLE if view.search and len(view.rows) <= FEW else 1
         help = paragraph(field.info.help.replace("`", ""), width - at - 1, lines, "label")
         line += [("  ", ""), *help[0]]
         more = [[(" " * at, ""), *part] for part in help[1:]]
@@ -293,11 +294,13 @@ def cost_lines(view: NewRunView, width: int) -> list[Line]:
     config, form = view.form.config, view.form
     if config is None:
         return paragraph("Costs are shown once all errors are fixed.", width, 3, "label")
-    price = cost(config, view.runs)
+    price = view.price_of(config)
     about, time = "at most", "no run with these settings yet"
-    if price.seconds is not None:
-        about, a_step = "about", seconds(price.seconds / config.steps)
-        time = f"{a_step} a step, {seconds(price.seconds)} in all, as in {price.run}"
+    if price.seconds is not None and price.step_seconds is not None:
+        evaluated = " with held-out evaluation" * bool(price.held_out)
+        total = f"{seconds(price.seconds)} in all{evaluated}"
+        a_step = f"{seconds(price.step_seconds)} a step"
+        about, time = "about", f"{a_step}, {total}, by the speed of run {price.run}"
     rows, count = config.training.rows, price.tokens / config.steps
     per = f"{config.rollout.prompts} prompts × {config.training.group_size}"
     entries = [
@@ -313,16 +316,17 @@ def cost_lines(view: NewRunView, width: int) -> list[Line]:
         quantities += [
             ("sweep", f"{form.count} runs, {sweep_cost(view)} in all; above is the first")
         ]
+    at_server = config.remote.url and server_lines(view, config.remote, width)
     return [
         *labelled(entries, LABEL, width),
-        *memory_lines(view, width),
+        *(at_server or memory_lines(view, width)),
         *labelled(quantities, LABEL, width),
     ]
 
 
 def sweep_cost(view: NewRunView) -> str:
     """The time and disk space of all runs together."""
-    costs = [cost(config, view.runs) for _, config in view.form.points] * view.form.seeds
+    costs = [view.price_of(config) for _, config in view.form.points] * view.form.seeds
     time = "unknown time, not all were tried before"
     if all(price.seconds is not None for price in costs):
         time = f"about {seconds(sum(price.seconds or 0 for price in costs))}"
@@ -336,18 +340,16 @@ def side_costs(view: NewRunView, config: RunConfig, length: float) -> list[tuple
 
     def sampled(count: float, times: int) -> str:
         cost = tokens(count * times * length)
-        return f"{count:,} answers {times:,} times: {cost} tokens" if count * times else ""
+        often = f" {times:,} times" if times != 1 else ""
+        return f"{count:,} answers{often}: {cost} tokens" if count * times else ""
 
     available = view.examples.get("held_out", inf)
-    tasks = 1 + sum(bool(task.weight) for task in config.task.others.values())
-    held_out = tasks * min(check.problems, available) * (int(check.greedy) + check.samples)
-    checks = (config.steps // check.every if check.every else 0) + 2 * check.before_and_after
     pinned = rollout.group_size * min(check.pinned, available)
     by_reference = config.record.kl and config.algorithm.resolved().anchor == "none"
     teacher = view.memory.get("teacher_share", 0)
     again = config.record.tokens not in ("none", "nothing")
     return [
-        ("held-out", sampled(held_out, checks)),
+        ("held-out", sampled(*held_out_answers(config, available))),
         ("pinned", sampled(pinned, config.steps // check.pinned_every + 1)),
         (
             "KL",
@@ -364,6 +366,13 @@ def side_costs(view: NewRunView, config: RunConfig, length: float) -> list[tuple
             f"1 of {rollout.prompts} groups (+{1 / rollout.prompts:.0%} time)" if again else "",
         ),
     ]
+
+
+def server_lines(view: NewRunView, remote: RemoteConfig, width: int) -> list[Line]:
+    """What a step asks of the server, or why that is not known."""
+    reason = view.memory.get("problem") or view.activity or "not estimated"
+    asked = view.memory.get("server") or {"calls": reason}
+    return labelled([("server", f"{remote.url} has the weights"), *asked.items()], LABEL, width)
 
 
 def memory_lines(view: NewRunView, width: int) -> list[Line]:
@@ -402,9 +411,10 @@ def cost_summary(view: NewRunView) -> str:
         return ""
     if view.form.count > 1:
         return sweep_cost(view)
-    price = cost(config, view.runs)
-    parts = [f"{config.training.rows:,} answers a step", f"{tokens(price.tokens)} tokens in all"]
-    if view.memory.get("peak"):
+    price = view.price_of(config)
+    in_all = tokens(price.tokens + price.held_out)
+    parts = [f"{config.training.rows:,} answers a step", f"{in_all} tokens in all"]
+    if view.memory.get("peak") and not config.remote.url:
         parts.append(f"{with_unit(view.memory['peak'] / GIGA, 'GB')} of memory")
     parts.append("unknown time" if price.seconds is None else f"about {seconds(price.seconds)}")
     return ", ".join(parts)
@@ -672,7 +682,8 @@ def launch_text(view: NewRunView, training: str) -> str:
         lines[1:] = [f"{' × '.join(axes)}: {form.count} runs, {cost_summary(view)} in all."]
     changed = [path for path in form.changed if path not in ("name", *FORM_ONLY, *form.axes)]
     if changed:
-        lines.append(f"Differs from {form.origin.name}: {first_of(changed, 4)}.")
+        kind = "run" if form.origin.run else "preset"
+        lines.append(f"Differs from {kind} {form.origin.name}: {first_of(changed, 4)}.")
     if not view.ready:
         lines.append("It is still being checked; a run that would fail is refused.")
     elif text := _status(view)[1]:

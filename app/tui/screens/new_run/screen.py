@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -63,22 +63,36 @@ from grpo_tui.app.tui.widgets.field import Field, TextField
 from grpo_tui.app.tui.widgets.find_bar import FindBar
 from grpo_tui.app.tui.widgets.list_panel import ListPanel
 from grpo_tui.app.tui.widgets.pages import PagesPanel
-from grpo_tui.app.tui.widgets.panel import BarPanel, Line, Panel, ScrolledPanel, plain_text
+from grpo_tui.app.tui.widgets.panel import (
+    BarPanel,
+    Line,
+    Panel,
+    ScrolledPanel,
+    ViewPanel,
+    plain_text,
+)
 from grpo_tui.experiments.errors import StoreError
 
 FIRST_PRESET = "starter"
 COMPLETION_LINES = 5
 TALL = 40  # rows
+OF_FORM = frozenset(("cursor", "search", "editing", "roomy"))  # what its list alone draws
+
+
+@cache
+def first_view() -> NewRunView:
+    """What the screen and its panels begin with, read once."""
+    return preset_view(FIRST_PRESET)
 
 
 # -- panels ---------------------------------------------------------------------------------
 
 
-class NewRunPanel(Panel):
+class NewRunPanel(ViewPanel):
     """A panel that draws the screen's view."""
 
     navigable = True
-    view: reactive[NewRunView] = reactive(partial(preset_view, FIRST_PRESET), init=False)
+    view: reactive[NewRunView] = reactive(first_view, init=False)
 
     def topic(self) -> str:
         row = self.view.row
@@ -89,6 +103,8 @@ class HeaderPanel(NewRunPanel, BarPanel, can_focus=False):
     """The costs or what prevents a launch, and whether the run can be launched."""
 
     DEFAULT_CSS = "HeaderPanel { height: 1; }"
+
+    unseen = OF_FORM | {"page", "example"}
 
     def paint(self, width: int, _height: int) -> list[Line]:
         return [header_line(self.view, width)]
@@ -111,6 +127,7 @@ class FormPagePanel(NewRunPanel, PagesPanel, ScrolledPanel):
     """One page of what belongs to the settings, below a strip with the titles of all pages."""
 
     titles: ClassVar = {name: page.title for name, page in PAGE.items()}
+    unseen = OF_FORM
 
     def compose(self) -> ComposeResult:
         yield TextField(placeholder="an answer, as the model might give it", id="answer")
@@ -152,6 +169,8 @@ class FormPagePanel(NewRunPanel, PagesPanel, ScrolledPanel):
 class BesidePanel(NewRunPanel, ScrolledPanel):
     """The example prompts, or the costs while the prompts are on the page above."""
 
+    unseen = OF_FORM
+
     def paint(self, width: int, height: int) -> list[Line]:
         page = "cost" if self.view.page == "prompts" else "prompts"
         self.title = PAGE[page].title
@@ -173,7 +192,8 @@ class FormPanel(NewRunPanel, ListPanel):
 
     def watch_view(self) -> None:
         """Place the field, after the lines have been drawn."""
-        self.refresh()
+        if self.view.editing:
+            self.refresh()
         self.move_field()
 
     def copy_text(self) -> str:
@@ -215,10 +235,11 @@ class FormPanel(NewRunPanel, ListPanel):
     def move_field(self) -> None:
         """Place the field over the value of the cursor's row, or hide it."""
         field, width = self.input, self.inner.width
-        left = value_at(width)
-        field.styles.offset = (left + 1, self._row + 1)
-        field.styles.width = max(4, width - left)
         field.display = self.view.editing and self.view.row is not None
+        if field.display:
+            left = value_at(width)
+            field.styles.offset = (left + 1, self._row + 1)
+            field.styles.width = max(4, width - left)
 
     def on_resize(self) -> None:
         """Move the field with the lines."""
@@ -252,7 +273,7 @@ class NewRunScreen(WorkbenchScreen):
     SCORE_S = 0.4
     FILES_S = 1.0
 
-    view: reactive[NewRunView] = reactive(partial(preset_view, FIRST_PRESET), repaint=False)
+    view: reactive[NewRunView] = reactive(first_view, repaint=False)
 
     def __init__(self) -> None:
         super().__init__()
@@ -307,7 +328,7 @@ class NewRunScreen(WorkbenchScreen):
     def update_panels(self) -> None:
         """Pass the view to every panel, and the keys of the page to the key bar."""
         for panel in self.query(NewRunPanel):
-            panel.view = self.view
+            panel.show_view(self.view)
         self._update_keys()
 
     @work(exclusive=True, group="files")
@@ -617,8 +638,10 @@ class NewRunScreen(WorkbenchScreen):
         hidden = self.has_class("-narrow") and not self.has_class("-paged")
         if hidden or not (self.has_class("-tall") or self.view.page in ("prompts", "try")):
             self.show_page("prompts")
-        else:
+        elif self.view.examples.get("examples"):
             self.choose_example(by)
+        else:
+            self.notify(self.view.activity or "There are no prompts to choose from.")
 
     def choose_example(self, by: int) -> None:
         """Choose another prompt."""
@@ -682,7 +705,8 @@ class NewRunScreen(WorkbenchScreen):
             name, start = self.view.name, way == "worker"
             self.post_message(SweepRequested(name, form.points, form.seeds, parent, start))
         else:
-            self.post_message(LaunchRequested(config, way, parent))  # type: ignore[arg-type]  # one of the three
+            tried = self.view.tried
+            self.post_message(LaunchRequested(config, way, parent, tried))  # type: ignore[arg-type]  # one of the three
 
     def action_save(self) -> None:
         """Ask for a file name and write the YAML."""

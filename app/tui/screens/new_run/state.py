@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from math import prod
+from math import inf, isnan, nan, prod
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal
@@ -36,14 +36,16 @@ from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.text.run_text import run_summary
 from grpo_tui.experiments.db.configs import flat
 from grpo_tui.experiments.db.names import free_name
+from grpo_tui.experiments.db.texts import seconds as seconds_of
 from grpo_tui.experiments.queue import points
-from grpo_tui.experiments.reader import StoreReader, check_trainer
+from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import RunSummary
 
 RATE = "optimizer.learning_rate"
 RECIPE, PRESET, SEEDS = "algorithm.recipe", "preset", "seeds"
 TASK, COLUMNS, OPTIONS = "task.name", "task.columns", "task.options"
 FUNCTIONS, WEIGHTS = "rewards.functions", "rewards.weights"
+SERVER = "remote.url"
 MAX_SWEEP = 256  # runs
 # Lines of the form that are no settings of a run.
 FORM_ONLY: Mapping[str, Setting] = {
@@ -80,6 +82,7 @@ MAIN = (
     "name",
     "seed",
     "seeds",
+    SERVER,
 )
 
 
@@ -381,20 +384,46 @@ TIMELESS = (
 
 @frozen
 class Cost:
-    """What a run will cost; None if unknown."""
+    """What a run will cost; None if unknown. The tokens of a step are those of its answers."""
 
     tokens: int
-    seconds: float | None
+    seconds: float | None  # in all, with held-out evaluation
     gigabytes: float
     run: str  # the one that it is estimated from, if any
+    held_out: float = 0.0  # tokens of held-out answers
+    step_seconds: float | None = None
 
 
-def cost(config: RunConfig, runs: Sequence[RunSummary] = ()) -> Cost:
+def held_out_answers(config: RunConfig, available: float = inf) -> tuple[float, int]:
+    """The answers of a held-out evaluation, and how many evaluations there are."""
+    check = config.evaluation
+    tasks = 1 + sum(bool(task.weight) for task in config.task.others.values())
+    answers = tasks * min(check.problems, available) * (int(check.greedy) + check.samples)
+    return answers, evaluations(config, config.steps) if answers else 0
+
+
+def evaluations(config: RunConfig, steps: int) -> int:
+    """How often a run of so many steps is evaluated."""
+    check = config.evaluation
+    return (steps // check.every if check.every else 0) + 2 * check.before_and_after
+
+
+def beside_steps(config: RunConfig, run: RunSummary) -> float:
+    """Seconds for each evaluation of a run that completed, with loading and saving; NaN if none."""
+    count = evaluations(config, run.step)
+    if not count or run.status != "completed" or run.attempts != 1:
+        return nan
+    taken = seconds_of(run.ended_at or "") - seconds_of(run.started_at or "") - run.elapsed
+    return max(0.0, taken) / count
+
+
+def cost(config: RunConfig, runs: Sequence[RunSummary] = (), available: float = inf) -> Cost:
     """Estimate costs from the config and the best run of such steps, by its tokens.
 
     That is one that completed, then one with the same learning rate, then the latest; answers of
     one that was stopped may have been of another length, and none counts that failed. Without one,
-    the longest answers are assumed.
+    the longest answers are assumed. Evaluations take what that run's took, else the time of as many
+    tokens of training; `available` are the held-out problems.
     """
     tree = flat(config.model_dump(mode="json"))
     timed = {path: value for path, value in tree.items() if not path.startswith(TIMELESS)}
@@ -414,9 +443,19 @@ def cost(config: RunConfig, runs: Sequence[RunSummary] = ()) -> Cost:
         former = best.metrics.get("completions/mean_length")
         length = min(length, former.mean) if former and former.mean else length
     tokens = round(config.training.rows * length) * config.steps
+    answers, times = held_out_answers(config, available)
+    held_out = answers * times * length
+    seconds = step_seconds = None
+    if best is not None and per_token is not None:
+        each = beside_steps(config, best)
+        step_seconds = tokens * per_token / config.steps
+        others = held_out * per_token if isnan(each) else times * each
+        seconds = tokens * per_token + others
     return Cost(
         tokens=tokens,
-        seconds=None if per_token is None else tokens * per_token,
+        held_out=held_out,
+        step_seconds=step_seconds,
+        seconds=seconds,
         gigabytes=tokens * BYTES_PER_TOKEN * RECORDED[config.record.tokens] / 1e9,
         run="" if best is None else best.title,
     )
@@ -475,7 +514,8 @@ class NewRunView:
     def _needs(self, row: FormField) -> bool:
         """Whether a line is shown that is not always there."""
         is_data = row.path == COLUMNS and bool(self.columns)
-        return row.changed or row.path in self.errors or is_data
+        is_of_server = row.path.startswith("remote.") and bool(self.form.fields[SERVER].text)
+        return row.changed or row.path in self.errors or is_data or is_of_server
 
     @cached_property
     def row(self) -> FormField | None:
@@ -498,6 +538,16 @@ class NewRunView:
         typed = form.fields["name"]
         taken = {*names, *(name.rpartition("-")[0] for name in names)}
         return typed.text if typed.changed else free_name(form.base.name or form.origin.name, taken)
+
+    def price_of(self, config: RunConfig) -> Cost:
+        """What a run with these settings will cost."""
+        return cost(config, self.runs, self.examples.get("held_out", inf))
+
+    @property
+    def tried(self) -> bool:
+        """Whether a run with these settings was tried and would begin now."""
+        refusals = map(self.ready.get, ("problem", "now", "fetches"))
+        return bool(self.ready) and not self.errors and not any(refusals)
 
     @cached_property
     def errors(self) -> dict[str, str]:
@@ -591,10 +641,9 @@ def preset_view(name: str) -> NewRunView:
 
 def clone_view(reader: StoreReader, ref: str) -> NewRunView:
     """The form of a run's settings; those that this version does not have are named."""
-    detail = reader.run(reader.resolve(ref).key)
+    detail = reader.trained(ref, "clone")
     run = detail.summary
     name = run.title
-    check_trainer(name, detail.config, "clone")
     tree, unknown = split_unknown(detail.config)
     summary = run_summary(run) + (f"; no longer known: {', '.join(unknown)}" if unknown else "")
     origin = Origin(kind="clone", name=name, summary=summary, run=run.id)

@@ -5,20 +5,16 @@ from pathlib import Path
 from typing import Any
 
 from grpo_tui.app.inspector.groups import letter
-from grpo_tui.app.inspector.stored import RolloutTokens
+from grpo_tui.app.inspector.stored import RolloutTokens, RunInfo
 from grpo_tui.app.text.numbers import short
 from grpo_tui.app.text.safe_text import safe
-from grpo_tui.app.tui.screens.rollouts.state import RolloutsView
 from grpo_tui.experiments.export.json import json_text
 from grpo_tui.experiments.export.rows import rollout_row
+from grpo_tui.experiments.values import GroupView, RolloutView
 
 
-def write_text(view: RolloutsView, out: Path) -> None:
+def write_text(run: RunInfo, group: GroupView, rollout: RolloutView, out: Path) -> None:
     """Write prompt, answer and rewards as they read on screen."""
-    group, rollout, step = view.group, view.rollout, view.step
-    assert group is not None
-    assert rollout is not None
-    assert step is not None
     name = f"{group.index + 1}, answer {letter(rollout.index)}"
     rewards = [
         f"{item.name} {short(item.value)} × {short(item.weight)}  {item.reason}".rstrip()
@@ -26,7 +22,7 @@ def write_text(view: RolloutsView, out: Path) -> None:
     ]
     scores = [f"{key} {short(getattr(rollout, key))}" for key in ("reward", "advantage")]
     parts = [
-        f"{step.run.name}: step {group.step}, {group.origin} prompt {name}\n{', '.join(scores)}",
+        f"{run.name}: step {group.step}, {group.origin} prompt {name}\n{', '.join(scores)}",
         f"--- prompt\n{group.prompt_text}",
         f"--- answer\n{rollout.text}",
         *([f"--- target\n{group.target}"] if group.target else []),
@@ -35,18 +31,15 @@ def write_text(view: RolloutsView, out: Path) -> None:
     out.write_text(safe("\n\n".join(parts), "\n") + "\n", encoding="utf-8")
 
 
-def write_json(view: RolloutsView, out: Path) -> None:
+def write_json(run: RunInfo, group: GroupView, completion: RolloutTokens, out: Path) -> None:
     """Write all that is stored of the answer."""
-    group, rollout, step = view.group, view.rollout, view.step
-    assert group is not None
-    assert rollout is not None
-    assert step is not None
+    rollout = completion.rollout
     content = {
-        **rollout_row(step.run.id, group, rollout),
-        "name": step.run.name,
+        **rollout_row(run.id, group, rollout),
+        "name": run.name,
         "rewards": [asdict(reward) for reward in rollout.rewards],
         "turns": [asdict(span) for span in rollout.spans],
-        "token_numbers": _tokens(view.completion) if view.completion else [],
+        "token_numbers": _tokens(completion),
     }
     out.write_text(json_text(content, indent=2) + "\n", encoding="utf-8")
 

@@ -13,7 +13,7 @@ from statistics import fmean
 
 from grpo_engine.events import Span
 from grpo_tui.app.inspector.dialogue import Message, messages
-from grpo_tui.app.inspector.explain import UNBOUNDED, loss_texts, probability
+from grpo_tui.app.inspector.explain import UNBOUNDED, loss_texts, precise, probability
 from grpo_tui.app.inspector.groups import (
     Order,
     TextChange,
@@ -21,7 +21,9 @@ from grpo_tui.app.inspector.groups import (
     is_greedy,
     letter,
     measure_of,
+    right_count,
     right_verdict,
+    score,
     verdicts,
 )
 from grpo_tui.app.inspector.layout import EMPTY_SIGN, lay_out
@@ -74,18 +76,26 @@ ORIGIN_NAMES: Mapping[str, str] = {"train": "training", "pinned": "pinned", "eva
 # is narrow.
 ORDER_HEADINGS: Mapping[Order, str] = {
     "surprise": "surp",
-    "reward": "best",
+    "reward": "max",
+    "worst": "min",
+    "failing": "right",
     "length": "len",
     "kl": "KL",
     "clip": "clip",
 }
-TWO_COLUMNS = 26  # cells from which the list of groups has a second number
+# Cells from which the list of groups has a second number, and how many answers are right.
+TWO_COLUMNS, THREE_COLUMNS = 26, 40
+RUN_COLUMNS = 40  # cells from which the prompts of the run have how often and when they were drawn
 TEXT_LINES, NUMBER_LINES = 7, 3  # at least, of an answer and a token
 # The numbers of a token that leave first where there is no room; what says why it is not pushed
 # stays. Before them leave the sections below, the last one first.
-CUT_FIRST = ("passes", "gradient", "share", "prob", "ratio")
+CUT_FIRST = ("after", "passes", "gradient", "share", "prob", "ratio")
 LEAST_COLUMN = 30  # cells of an answer beside an earlier one
 LEAST_TABLE, COLUMN = 6, 7  # lines of a table of tokens at least, and cells of a number in it
+LEAST_TOKEN = 10  # cells of a token's text in that table: of `</answer>` and a space
+WIDER = {"ratio": 0, "KL": 1, "gradient": 2}  # more cells, for a sign or a power of ten
+# Columns that leave a narrow table, in this order; the line of the token above it has them.
+CUT_COLUMNS = ("after", "teacher", "ref", "KL", "gradient", "new", "ratio", "old")
 REWARD_COLUMN = 7  # cells of a reward in the table of answers, at least
 BREAKABLE = re.compile(r"</?\w+>|\s+|[^\s<]+|<")
 LABEL = 9  # cells of a name before what it says of a token
@@ -112,52 +122,74 @@ def group_blocks(view: RolloutsView, width: int, height: int) -> list[list[Line]
     rest of the prompt.
     """
     measured = ORDER_HEADINGS.get(view.order)
+    groups, rule = view.groups, view.step.run.right if view.step else ""
     names = ["mean", measured or "std"] if width >= TWO_COLUMNS else [measured or "mean"]
-    columns = "".join(f"{name:>5}" for name in names) + "  "
+    any_judged = width >= THREE_COLUMNS and any(right_count(g, rule)[1] for g in groups)
+    names = ["right"] * (any_judged and "right" not in names) + names
+    sizes = [max(5, len(name) + 1) for name in names]
+    columns = "".join(f"{name:>{size}}" for name, size in zip(names, sizes, strict=True)) + "  "
     blocks: list[list[Line]] = [[justified([], [(columns, "label")], width)]]
-    groups = view.groups
     rows = max(1, (height - 1) // max(1, len(groups)))
+    available = max(1, width - 4 - len(columns))
+    prompts = [last_question(group.prompt_text) for group in groups]
+    # beside a prompt of one line there may be room for its answers
+    longest = max(map(cell_len, prompts), default=0)
+    beside = (available - min(max(LEAST_COLUMN, available // 2), longest) - 2) * (rows == 1)
     for position, group in enumerate(groups):
         if abs(position - view.group_at) > height:
             blocks.append([[]])  # it is out of sight
             continue
         selected = position == view.group_at
         statistics = {"mean": group.reward_mean, "std": group.reward_std}
-        values = [
-            statistics[n] if n in statistics else measure_of(group, view.order) for n in names
+        right, judged = right_count(group, rule)
+        texts = [
+            (f"{right}/{judged}" if judged else "–")
+            if name == "right"
+            else narrow(statistics.get(name, measure_of(group, view.order)), 4)
+            for name in names
         ]
-        number, *numbers_left = [f"{narrow(value, 4):>5}" for value in values]
-        available = max(1, width - 4 - len(columns))
-        first, *more_rows = wrap(last_question(group.prompt_text), available, max(1, rows - 1)) or [
-            ""
-        ]
+        number, *numbers_left = [f"{text:>{size}}" for text, size in zip(texts, sizes, strict=True)]
+        answers = _rewards_lines(group, beside, 1) if 1 < len(group.rollouts) <= beside else [[]]
+        size = available - (cells(answers[0]) + 2 if answers[0] else 0)
+        first, *more_rows = wrap(prompts[position], size, max(1, rows - 1)) or [""]
         left = [
             (f"{group.index + 1:>2}", "label"),
             ("▸" if selected else " ", "focus"),
             (first, "headline" if selected else "text"),
         ]
         numbers = [
+            *answers[0],
             (number, "text"),
             ("".join(numbers_left), "label"),
             (" =" if group.no_signal or group.reward_std == 0 else "  ", "label"),
         ]
         lines = [justified(left, numbers, width), *([("   ", ""), (o, "text")] for o in more_rows)]
         if rows > 1 and len(group.rollouts) > 1:
-            lines.append(_rewards_line(group, width))
+            rewards = _rewards_lines(group, width - 4, max(1, rows - len(lines)))
+            lines += [[("   ", ""), *line] for line in rewards]
         blocks.append([list_row(line, width, selected=selected) for line in lines])
     return blocks
 
 
-def _rewards_line(group: GroupView, width: int) -> Line:
-    """The reward of each answer in the colour of its push, as many as fit."""
-    line: Line = [("   ", "")]
-    for rollout in group.rollouts:
-        text = f"{'' if rollout.advantage is None else arrow(rollout.advantage)}"
-        part = (f"{text}{short(rollout.reward, 1)} ", push_colour(rollout.advantage))
-        if cells(line) + cells([part]) > width - 1:
-            return [*line, ("…", "label")]
-        line.append(part)
-    return line
+def _rewards_lines(group: GroupView, width: int, height: int) -> list[Line]:
+    """The reward of each answer in the colour of its push; the arrows alone where that is long."""
+    parts = [(f"{text} ", colour) for text, colour in map(_pushed, group.rollouts)]
+    lines: list[Line] = [[]]
+    for part in parts:
+        if cells([*lines[-1], part]) > width:
+            lines.append([])
+        lines[-1].append(part)
+    if len(lines) <= height:
+        return lines
+    if len(parts) > width:
+        parts[width - 1 :] = [("…", "label")]
+    return [[(text[:1], colour) for text, colour in parts]]
+
+
+def _pushed(rollout: RolloutView) -> Part:
+    """An answer's advantage as an arrow, and its reward."""
+    sign = "" if rollout.advantage is None else arrow(rollout.advantage)
+    return sign + short(rollout.reward, 1), push_colour(rollout.advantage)
 
 
 def sampling_lines(view: RolloutsView, width: int) -> list[Line]:
@@ -176,12 +208,21 @@ def sampling_lines(view: RolloutsView, width: int) -> list[Line]:
     return [[], *paragraph(text, width, 9, "label")]
 
 
+def hit_columns(step: str, kind: str, answer: str, reward: str, width: int) -> str:
+    """The columns before the text of a hit; a narrow list has step and answer alone."""
+    if width < RUN_COLUMNS:
+        return f"{step:>4} {answer:>6} "
+    return f"{step:>5} {pad(kind, 8)} {answer:>6} {reward:>6} "
+
+
 def hit_lines(hits: Sequence[SearchHit], selected: int, width: int) -> list[Line]:
-    """The hits of a search: step, answer, and the match with the text around it."""
+    """The hits of a search: step, kind, answer, reward, and the match with the text around it."""
     lines = []
     for position, hit in enumerate(hits):
-        head = f"{hit.step:>4} {hit.group_index + 1}{letter(hit.index)} ".ljust(9)
-        head += "in prompt " * (hit.where == "prompt")
+        answer = f"{hit.group_index + 1}{letter(hit.index)}"
+        reward = narrow(hit.reward, 6)
+        head = hit_columns(str(hit.step), origin_name(hit.origin), answer, reward, width)
+        head += "prompt: " * (hit.where == "prompt")
         before, match, after = excerpt(hit.text, hit.start, hit.end, max(1, width - len(head)))
         line = [
             (head, "label"),
@@ -205,8 +246,8 @@ def prompts_note(search: Search) -> str:
     """How many hits are in prompts alone, and the key that leaves them out or takes them again."""
     text = f"{search.in_prompts:,} in prompts"
     if search.answers_only:
-        return f"{text} left out: x takes them"
-    return f"{text}: x leaves them out" if search.in_prompts else text
+        return f"{text} hidden: x shows them" if search.in_prompts else "x includes prompts"
+    return f"{text}: x hides them" if search.in_prompts else text
 
 
 def count_lines(search: Search, match: Match, width: int) -> list[Line]:
@@ -223,31 +264,43 @@ def count_lines(search: Search, match: Match, width: int) -> list[Line]:
     name, end = f"step {first} ", f" {last}"
     values = [float(by_step[at]) for at in range(first, last + 1)]
     bar = sparkline(values, max(1, width - len(name) - len(end)), low=0.0)
-    position = f"step {match.step}: {by_step[match.step]:,}   < > step   t kind"
+    of_step = f"{by_step[match.step]:,} {origin_name(match.origin)}"
+    position = f"step {match.step}: {of_step}   < > step   t kind"
     return [
         *paragraph(kinds, width, 2, "headline"),
         *paragraph(where, width, 2, "headline" if search.in_prompts else "label"),
         [(name, "label"), (bar, "series.reward"), (end, "label")] if first < last else [],
         [(clip(position, width), "label")],
+        [(hit_columns("step", "kind", "answer", "reward", width), "label")],
     ]
 
 
 def prompt_lines(view: RolloutsView, width: int, height: int) -> list[Line]:
-    """The prompts of the run: mean reward over the run, times sampled, and the last step."""
+    """The prompts of the run: right answers, mean reward, times sampled, and the last step."""
     part = f"to step {max(prompt.step for prompt in view.prompts)}"
     if len(view.prompts) == MAX_PROMPTS:
-        part = f"the lowest {MAX_PROMPTS:,}"
+        part = f"the first {MAX_PROMPTS:,}"
+    judged = any(prompt.judged for prompt in view.prompts)
+    wide, again = width >= RUN_COLUMNS, any(prompt.visits > 1 for prompt in view.prompts)
+    heads = {"right": judged, "mean": True, "times": wide and again, "last": wide}
+    head = "".join(f"{name:>6}" for name, listed in heads.items() if listed)
     lines = [
         [(clip(f"{part} · esc closes the list", width), "label")],
-        [(f"{'mean':>5} {'times':>5} {'last':>5}  prompt", "label")],
+        [(f"{head}  prompt", "label")],
     ]
     for position, prompt in enumerate(view.prompts):
         if abs(position - view.hit) > height:
             lines.append([])  # it is out of sight
             continue
-        numbers = f"{narrow(prompt.mean, 4):>5} {prompt.visits:>5} "
-        text = clip(last_question(prompt.prompt_text), max(1, width - 19))
-        line = [(numbers, "text"), (f"{prompt.step:>5}  ", "label"), (text, "text")]
+        texts = {
+            "right": f"{prompt.right}/{prompt.judged}" if prompt.judged else "–",
+            "mean": narrow(prompt.mean, 4),
+            "times": str(prompt.visits),
+            "last": str(prompt.step),
+        }
+        numbers = "".join(f"{text:>6}" for name, text in texts.items() if heads[name])
+        text = clip(last_question(prompt.prompt_text), max(1, width - len(head) - 3))
+        line = [(f"{numbers}  ", "text"), (text, "text")]
         lines.append(list_row(line, width, selected=position == view.hit))
     return lines
 
@@ -307,14 +360,10 @@ def strip(items: Sequence[Part], selected: int, width: int) -> Line:
 
 def rollouts_line(rollouts: Sequence[RolloutView], selected: int, width: int) -> Line:
     """All answers of a group in one line: letter, advantage and reward."""
-    items = [
-        (
-            f"{letter(r.index)} {'' if r.advantage is None else arrow(r.advantage)}"
-            f"{short(r.reward, 1)}",
-            push_colour(r.advantage),
-        )
-        for r in rollouts
-    ]
+    items = []
+    for rollout in rollouts:
+        text, colour = _pushed(rollout)
+        items.append((f"{letter(rollout.index)} {text}", colour))
     return strip(items, selected, width)
 
 
@@ -560,13 +609,19 @@ def compared_lines(
 ) -> list[Line]:
     """The answers of two visits, from the chosen one on, with what changed.
 
-    They are beside each other, or as one text where that is too narrow.
+    They are samples of their own: the best is compared with the best. They are beside each other,
+    or as one text where that is too narrow.
     """
     means = f"mean reward {short(earlier.reward_mean)} → {short(later.reward_mean)}"
     lines = [[(f"step {earlier.step} → {later.step}   {means}", "headline")]]
+    lines += paragraph("by reward: the best answer beside the best", width, 1, "label")
+    olds, news = (
+        sorted(group.rollouts, key=lambda r: (r.reward is None, -(r.reward or 0.0)))
+        for group in (earlier, later)
+    )
     column = (width - GAP) // 2
     for rollout in (*later.rollouts[at:], *later.rollouts[:at]):
-        before = earlier.rollouts[clamped(rollout.index, len(earlier.rollouts))]
+        before = olds[clamped(news.index(rollout), len(olds))]
         parts = changes(before.text, rollout.text)
         counts = Counter[str]()
         for change in parts:
@@ -575,7 +630,8 @@ def compared_lines(
         if before.text == rollout.text:
             changed = "no changes"
         reward = f"reward {short(before.reward)} → {short(rollout.reward)}"
-        head = f"{letter(rollout.index)}  {reward}   {changed} since step {earlier.step}"
+        letters = f"{letter(before.index)} → {letter(rollout.index)}"
+        head = f"{letters}  {reward}   {changed}"
         lines += [[], [(clip(head, width), "label")]]
         if column < LEAST_COLUMN:
             lines += diff_lines(parts, width)
@@ -597,7 +653,7 @@ def token_parts(
 
     Numbers are of the last pass.
     """
-    row, recipe = completion.row, run.recipe
+    row = completion.row
     assert row is not None
     text = safe(completion.token_text(token))
     number = bisect_left(completion.tokens, token) + 1
@@ -607,10 +663,11 @@ def token_parts(
         "prob": [probability_line(completion, token, width)],
     }
     if completion.losses:
-        loss = completion.losses[token]
-        scored = completion.rollout.reward is not None
-        texts = loss_texts(loss, row, token, recipe, max_length=run.max_length, scored=scored)
-        parts["ratio"] = [_ratio_line(loss)]
+        if not row.after:
+            text = "after the step: not recorded for this answer"
+            parts["after"] = labelled([("", text)], LABEL, width, 2)
+        parts["ratio"] = [_ratio_line(completion.losses[token])]
+        texts = loss_texts(completion, token, run)
         parts |= {name: labelled([text], LABEL, width, 3) for name, text in texts.items()}
     return parts
 
@@ -634,28 +691,44 @@ def table_lines(view: RolloutsView, width: int, height: int) -> list[Line]:
     completion, row = view.completion, view.completion.row if view.completion else None
     if completion is None or row is None or not row.ids or height < LEAST_TABLE:
         return []
-    stages, tokens = completion.stages, completion.tokens
-    losses = ("ratio", "KL", "gradient") if completion.losses else ()
-    names = [*stages, *losses]
-    space = max(6, width - 8 - COLUMN * len(names))
-    wider = {"KL": 1, "gradient": 2}  # cells for a sign, or a power of ten
-    head = "".join(f"{name:>{COLUMN + wider.get(name, 0)}}" for name in names)
+    stages, tokens = dict(completion.stages), completion.tokens
+    columns = [*stages, *(WIDER if completion.losses else ())]
+    widths = {name: max(COLUMN + WIDER.get(name, 0), len(name) + 1) for name in columns}
+    for name in CUT_COLUMNS:
+        if 5 + LEAST_TOKEN + sum(widths.values()) <= width:
+            break
+        widths.pop(name, None)
+        stages.pop(name, None)
+    space = max(LEAST_TOKEN, width - 5 - sum(widths.values()))
+    head = "".join(f"{name:>{cells}}" for name, cells in widths.items())
     lines = [[(f"{'':>5}{pad('token', space)}{head}", "label")]]
     at = bisect_left(tokens, view.token)
-    for index in visible([1] * len(tokens), height - 1, at, top=max(0, at - height // 2)):
+    cut = len(tokens) > height - 1
+    indices = visible([1] * len(tokens), height - 1 - cut, at, top=max(0, at - height // 2))
+    for index in indices:
         token = tokens[index]
         text = safe(completion.token_text(token))
         line = [(f"{index + 1:>4} ", "label"), (pad(text or EMPTY_SIGN, space), "text")]
-        for values in stages.values():
+        for name, values in stages.items():
             number = probability(values[token], 2) if token < len(values) else ""
-            line.append((f"{number:>{COLUMN}}", "text"))
-        if losses:
+            line.append((f"{number:>{widths[name]}}", "text"))
+        if completion.losses:
             loss = completion.losses[token]
-            clipped = "bold series.clip" if loss.side != "free" else "text"
-            line.append((f"{_ratio_text(loss.ratio):>{COLUMN}}", clipped))
-            line.append((f"{'' if loss.kl is None else short(loss.kl, 1):>{COLUMN + 1}}", "text"))
-            line.append((f"{signed(loss.gradient, 1):>{COLUMN + 2}}", "text"))
+            texts = {
+                "ratio": _ratio_text(loss.ratio),
+                "KL": "" if loss.kl is None else short(loss.kl, 3),
+                "gradient": precise(loss.gradient),
+            }
+            styles = {"ratio": "bold series.clip"} if loss.side != "free" else {}
+            line += [
+                (f"{text:>{widths[name]}}", styles.get(name, "text"))
+                for name, text in texts.items()
+                if name in widths
+            ]
         lines.append(list_row(line, width, selected=token == view.token))
+    if cut:
+        text = f"tokens {indices.start + 1}–{indices.stop} of {len(tokens)}, ←→ for more"
+        lines.append([(f"{'':>5}{text}", "label")])
     return lines
 
 
@@ -714,9 +787,9 @@ def heat_notes(view: RolloutsView) -> list[str]:
     value = short(view.highlight.value, 3)
     if view.measure == "clipped":
         value = f"{view.highlights.index(view.highlight) + 1} of {len(view.highlights)}"
-    note = f"{MEASURES[view.measure]} {value}"
-    heat_name = HEAT_NAMES[view.mode]
-    return [f"{note} in the step · {heat}", f"{note} · {heat_name}", f"{note} in the step", note]
+    name = f"{MEASURES[view.measure]} {value}"
+    note = f"{name}, step {view.cursor[0]}"
+    return [f"{note} · {heat}", f"{note} · {HEAT_NAMES[view.mode]}", note, name]
 
 
 # What fills the panel of an answer below the numbers of its token, the most important first.
@@ -768,15 +841,23 @@ def group_reward_lines(view: RolloutsView, width: int) -> list[Line]:
         return []
     names = ["reward", *(reward.name for reward in group.rollouts[0].rewards)]
     names = names[: (width - 3) // REWARD_COLUMN]
-    column = min(16, (width - 3) // len(names))
-    heads = "".join(" " + pad(name, column - 1, ">") for name in names)
-    lines = [[], [("all answers", "label")], [("   " + heads, "label")]]
+    others = min(16, (width - 3 - REWARD_COLUMN) // max(1, len(names) - 1))
+    sizes = [REWARD_COLUMN, *[others] * (len(names) - 1)]
+    # a name that is too long is in two lines, divided at its last `_`
+    parts = [
+        name.rpartition("_")[::2] if cell_len(name) >= size else ("", name)
+        for name, size in zip(names, sizes, strict=True)
+    ]
+    lines = [[], [("all answers", "label")]]
+    for texts in zip(*parts, strict=True):
+        heads = (" " + pad(t, size - 1, ">") for t, size in zip(texts, sizes, strict=True))
+        lines += [[("   " + "".join(heads), "label")]] * any(texts)
     for position, rollout in enumerate(group.rollouts):
         values = {reward.name: reward.value for reward in rollout.rewards}
         texts = [short(rollout.reward), *(short(values.get(name)) for name in names[1:])]
         line = [
             (f"{letter(rollout.index):>2} ", "label"),
-            *((f"{text:>{column}}", "text") for text in texts),
+            *((f"{text:>{size}}", "text") for text, size in zip(texts, sizes, strict=True)),
         ]
         lines.append(list_row(line, width, selected=position == view.rollout_at))
     return lines
@@ -788,10 +869,7 @@ def function_lines(rollout: RolloutView, largest: Mapping[str, float], width: in
     A bar is full at the largest score that the function gave in this step.
     """
     lines = []
-    texts = [
-        "failed" if reward.failed else "n/a" if reward.value is None else short(reward.value)
-        for reward in rollout.rewards
-    ]
+    texts = [*map(score, rollout.rewards)]
     space = width - 2 - max(map(len, texts), default=0)
     longest = max((cell_len(safe(reward.name)) for reward in rollout.rewards), default=0)
     name_width = max(6, space - BAR, min(longest, space - SHORT_BAR))

@@ -36,8 +36,9 @@ from grpo_tui.app.inspector.stored import (
     nearest_step,
     with_functions,
 )
-from grpo_tui.app.text.numbers import clamped
+from grpo_tui.app.text.numbers import clamped, short
 from grpo_tui.app.text.safe_text import safe
+from grpo_tui.app.text.words import count_of
 from grpo_tui.app.tui.dialogs.choices import Choice
 from grpo_tui.app.tui.exporting import Export, file_stem
 from grpo_tui.app.tui.keys import LAST, bindings
@@ -64,6 +65,7 @@ from grpo_tui.app.tui.widgets.panel import (
     Line,
     Panel,
     ScrolledPanel,
+    ViewPanel,
     cells,
     hint,
     justified,
@@ -71,26 +73,39 @@ from grpo_tui.app.tui.widgets.panel import (
 )
 from grpo_tui.experiments.values import GroupView
 
+OverRun = Literal["run", "highest", "lowest"]
 ORDERS: dict[Order, tuple[str, str, str, Measure | None]] = {
     "prompt": ("p", "prompt", "as they were drawn", None),
     "surprise": ("s", "surprise", "the strongest push", None),
-    "reward": ("r", "reward", "the best answer", None),
-    "worst": ("w", "worst", "the lowest mean reward, of equal ones the wrong", None),
+    "reward": ("r", "reward", "the best answer, by its reward", None),
+    "worst": ("w", "worst", "the worst answer, by its reward; of equal ones a wrong one", None),
+    "failing": ("f", "failing", "the prompt with the fewest right answers", None),
     "length": ("l", "length", "the longest", None),
     "kl": ("k", "KL", "the furthest from the reference, at the furthest token", "kl"),
     "clip": ("c", "clip", "the most clipped, at the first clipped token", "clipped"),
 }
+# What is chosen over all steps of the run.
+OVER_RUN: list[tuple[OverRun, str, str, str]] = [
+    ("run", "o", "over the run", "all its prompts, those that fail most first"),
+    ("highest", "R", "best of the run", "the answer with the highest reward of all steps"),
+    ("lowest", "W", "worst of the run", "the answer with the lowest reward of all steps"),
+]
 NEED_ROLLOUTS = frozenset(
     {"prompt(1)", "highlight(1)", "lab", "sort", "origin", "heat", "visit(1)", "compare_visits"}
 )
+# What a search leaves out of the footer for its own keys.
+NOT_OF_HITS = frozenset({"sort", "lab", "compare_visits", "highlight(1)"})
 TALL = 20  # lines of the list of groups from which a sentence fits below it
-TWO_COLUMNS, TOKENS = 100, 56  # cells from which the other answers stand beside, and of the tokens
+TWO_COLUMNS, TOKENS = 100, 60  # cells from which the other answers stand beside, and of the tokens
 READING = "reading the token numbers"
 TYPING_S = 0.25  # without a key before a search begins
+# Fields of the view that concern the lists alone, and the tokens of the answer alone.
+OF_LISTS = frozenset(("hit", "listed_from"))
+OF_TOKENS = frozenset(("token", "mode", "measure", "highlights"))
 NO_RUN = "No run is open. Press 1 for the list of runs, then ⏎ on one."
 
 
-class RolloutsPanel(Panel):
+class RolloutsPanel(ViewPanel):
     """A panel that draws the screen's view."""
 
     navigable = True
@@ -101,6 +116,8 @@ class HistoryBar(RolloutsPanel, BarPanel, can_focus=False):
     """The current position, and the same prompt over the steps."""
 
     DEFAULT_CSS = "HistoryBar { height: 2; }"
+
+    unseen = OF_LISTS | OF_TOKENS | {"rollout_at", "against"}
 
     def paint(self, width: int, _height: int) -> list[Line]:
         view = self.view
@@ -116,6 +133,7 @@ class GroupsPanel(RolloutsPanel, ListPanel):
     """The prompts of the step, the hits of a search, or the prompts of the run."""
 
     help_topic = "panel:prompts"
+    unseen = OF_TOKENS | {"rollout_at", "against", "detail", "listed_from"}
 
     @property
     def selected(self) -> int:
@@ -174,6 +192,7 @@ class CompletionPanel(RolloutsPanel):
     """One answer token by token, with the numbers of the token under the cursor."""
 
     wheel = 0
+    unseen = OF_LISTS | {"search", "prompts"}
 
     @dataclass
     class Turned(Message):
@@ -273,6 +292,7 @@ class RewardPanel(RolloutsPanel, ScrolledPanel):
     """The parts of the reward, and how they compare within the group."""
 
     help_topic = "panel:why"
+    unseen = OF_LISTS | OF_TOKENS | {"search", "prompts", "against", "detail"}
 
     def paint(self, width: int, height: int) -> list[Line]:
         lines = render.reward_lines(self.view, width)
@@ -401,9 +421,11 @@ class RolloutsScreen(WorkbenchScreen):
             return
         self.set_class(bool(new.search or new.prompts), "-finding")
         self.set_class(new.compared is not None, "-comparing")
-        self.key_bar.hidden = frozenset() if new.group else NEED_ROLLOUTS
+        self.key_bar.hidden = NOT_OF_HITS if new.search else frozenset()
+        self.key_bar.hidden |= frozenset() if new.group else NEED_ROLLOUTS
+        self.key_bar.renamed = {"prompt(1)": "next hit"} if new.search else {}
         for panel in self.query(RolloutsPanel):
-            panel.view = new
+            panel.show_view(new)
         if new.group is not None and new.loaded is None:
             self.opening = self._read_group(new.group)
 
@@ -559,21 +581,27 @@ class RolloutsScreen(WorkbenchScreen):
     def action_sort(self) -> None:
         """Ask what to sort the groups by."""
         self._following = False
-        options: list[tuple[Order | Literal["run"], str, str, str]] = [
-            (order, key, name, text) for order, (key, name, text, _) in ORDERS.items()
+        options: list[tuple[Order | OverRun, str, str, str]] = [
+            *((order, key, name, text) for order, (key, name, text, _) in ORDERS.items()),
+            *OVER_RUN,
         ]
-        options.append(("run", "o", "over the run", "all prompts by their mean, the lowest first"))
-        question = "The cursor goes to the first group, or to the token that is named."
-        dialog = Choice[Order | Literal["run"]]("sort groups", question, options)
+        question = "The cursor goes to the first group, or to the answer or token that is named."
+        dialog = Choice[Order | OverRun]("sort groups", question, options)
         self.app.push_screen(dialog, self._sort)
 
-    def _sort(self, order: Order | Literal["run"] | None) -> None:
+    def _sort(self, order: Order | OverRun | None) -> None:
         step = self.view.step
         if order is None or step is None:
             return
-        if order == "run":
-            self.opening = self._list_prompts(step.run.key, step.origin)
-            return
+        match order:
+            case "run":
+                self.opening = self._list_prompts(step)
+            case "highest" | "lowest":
+                self.opening = self._go_to_extreme(step, lowest=order == "lowest")
+            case _:
+                self._sort_step(step, order)
+
+    def _sort_step(self, step: GroupList, order: Order) -> None:
         self.query_one(FindBar).close()
         self.update(search=None)
         if self.view.prompts:
@@ -590,12 +618,33 @@ class RolloutsScreen(WorkbenchScreen):
     # -- the prompts of the run -------------------------------------------------------------
 
     @work(exclusive=True, group="prompts")
-    async def _list_prompts(self, run: int, origin: Origin) -> None:
-        """List the prompts of one kind by their means over the run, and go to the lowest."""
+    async def _go_to_extreme(self, step: GroupList, *, lowest: bool) -> None:
+        """Go to the newest answer with the lowest or the highest reward of the run."""
+        with reporting(self):
+            args = step.run.key, step.origin
+            item = await self.read(
+                "prompts", lambda reader: reader.extreme_rollout(*args, lowest=lowest)
+            )
+            if item is None:
+                self.notify("No answer of this run has a reward.")
+                return
+            self.query_one(FindBar).close()
+            self.update(search=None, prompts=(), order="prompt")
+            self._following = False
+            self._load(None, item.step, step.origin, (item.group_index, item.index))
+            kind = "lowest" if lowest else "highest"
+            self.notify(
+                f"The {kind} reward of the run is {short(item.reward)}: "
+                f"{count_of(item.count, 'answer')}, this is the newest."
+            )
+
+    @work(exclusive=True, group="prompts")
+    async def _list_prompts(self, step: GroupList) -> None:
+        """List the prompts of one kind over the run, and go to the one that fails most."""
         group = self.view.group
         greedy = is_greedy(group) if group else False
         with reporting(self):
-            prompts = await self.read("prompts", load_prompts, run, origin, greedy)
+            prompts = await self.read("prompts", load_prompts, step, greedy)
             self.view = self.view.with_prompts(prompts)
             if prompts:
                 self._open_hit(0)
@@ -634,17 +683,17 @@ class RolloutsScreen(WorkbenchScreen):
 
     def exports(self) -> Iterator[Export]:
         """The answer, by token or to read."""
-        view = self.view
-        if view.step is None or view.rollout is None:
+        step, group, completion = self.view.step, self.view.group, self.view.completion
+        if step is None or group is None or completion is None:
             return
-        answer = letter(view.rollout.index)
-        step, group, *_ = view.cursor
-        stem = f"{file_stem(view.step.run.name)}-step-{step}-{group + 1}{answer}"
+        rollout, run = completion.rollout, step.run
+        answer = letter(rollout.index)
+        stem = f"{file_stem(run.name)}-step-{step.step}-{group.index + 1}{answer}"
         description = f"prompt, answer {answer} and its rewards, to read"
-        write: Callable[[Path], object] = partial(write_text, view)
+        write: Callable[[Path], object] = partial(write_text, run, group, rollout)
         yield Export(key="t", name="text", description=description, file=f"{stem}.txt", write=write)
         description = f"answer {answer} with the numbers of each token"
-        write = partial(write_json, view)
+        write = partial(write_json, run, group, completion)
         yield Export(
             key="j", name="JSON", description=description, file=f"{stem}.json", write=write
         )
@@ -679,17 +728,23 @@ class RolloutsScreen(WorkbenchScreen):
 
     def find(self, text: str) -> None:
         """Search all answers and prompts of the run once the user stops typing."""
+        self._begin_search(text, self.typing_pause)
+
+    def _begin_search(self, text: str, pause: Callable[[], Awaitable[None]] | None = None) -> None:
         self.workers.cancel_group(self, "search")
         search = Search(text=text, answers_only=self._answers_only)
         new = search if self.view.step is not None and text.strip() else None
         self.update(search=new, hit=0, prompts=())
         if self.view.step is not None and new is not None:
-            self._search(self.view.step.run.key, text)
+            self._search(self.view.step.run.key, text, pause)
 
     @work(exclusive=True, group="search")
-    async def _search(self, run: int, text: str) -> None:
+    async def _search(
+        self, run: int, text: str, pause: Callable[[], Awaitable[None]] | None
+    ) -> None:
         with reporting(self):
-            await self.typing_pause()
+            if pause is not None:
+                await pause()
             only = self._answers_only
             results = await self.read("search", search, run, text, answers_only=only)
             result = Search(text=text, answers_only=only)
@@ -706,7 +761,7 @@ class RolloutsScreen(WorkbenchScreen):
             self.notify("In a search this leaves out prompts.")
             return
         self._answers_only = not self._answers_only
-        self.find(self.view.search.text)
+        self._begin_search(self.view.search.text)
 
     def _open_hit(self, index: int) -> None:
         """Go to a hit of the search, or to a prompt of the run; read its text first."""

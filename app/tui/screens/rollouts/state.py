@@ -6,20 +6,24 @@ Functions with a reader run in the reader thread, which also computes the losses
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field, replace
 from functools import lru_cache
 from heapq import nlargest
 from operator import attrgetter
 from typing import Literal
 
-from grpo_engine.events import Origin
+from grpo_engine.config.conditions import Term
+from grpo_engine.errors import ConfigError
 from grpo_engine.frozen import frozen
+from grpo_engine.rewards.right import Right
 from grpo_tui.app.inspector.groups import (
     Order,
     TextChange,
     furthest,
     is_greedy,
     largest_by_reward,
+    measure_of,
     ordered,
     visits,
     word_diff,
@@ -42,7 +46,8 @@ from grpo_tui.app.inspector.stored import (
     nearest_step,
     shades_of,
 )
-from grpo_tui.app.text.numbers import clamped
+from grpo_tui.app.text.numbers import clamped, short
+from grpo_tui.app.text.words import count_of
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.search import Match, hits, matches
 from grpo_tui.experiments.values import (
@@ -172,11 +177,16 @@ def load_hits(reader: StoreReader, of: Search, index: int) -> Search:
     return replace(of, first=first, hits=tuple(hits(reader, rollouts, of.text)))
 
 
-def load_prompts(
-    reader: StoreReader, run: int, origin: Origin, greedy: bool
-) -> tuple[PromptMean, ...]:
-    """Read the prompts of a run that were sampled in one way, the lowest mean first."""
-    return reader.prompt_means(run, origin, greedy=greedy, limit=MAX_PROMPTS)
+def load_prompts(reader: StoreReader, step: GroupList, greedy: bool) -> tuple[PromptMean, ...]:
+    """Read the prompts of a run that were sampled in one way, those that fail most first."""
+    rewards = next((r.rewards for group in step.groups for r in group.rollouts), ())
+    rule = None
+    with suppress(ConfigError):  # a rule for a function that did not score these answers
+        right = Right.of(step.run.right, "", [reward.name for reward in rewards])
+        rule = Term(right.function, right.op, str(right.limit))
+    return reader.prompt_means(
+        step.run.key, step.origin, greedy=greedy, limit=MAX_PROMPTS, rule=rule
+    )
 
 
 def _prompt_of(group: GroupView) -> tuple[str, str, bool]:
@@ -270,10 +280,20 @@ class RolloutsView:
 
     @property
     def sorted_by(self) -> str:
-        """What the prompts are listed by; empty for the order they were drawn in, and for hits."""
+        """What the prompts are listed by; empty for the order they were drawn in, and for hits.
+
+        By the best or the worst answer it has that reward, and how many answers got it.
+        """
         if self.prompts:
             return "over the run"
-        return "" if self.search or self.order == "prompt" else self.order
+        if self.search or self.order == "prompt":
+            return ""
+        best = measure_of(self.groups[0], self.order) if self.groups else None
+        if self.order not in ("worst", "reward") or best is None:
+            return self.order
+        rewards = [rollout.reward for group in self.groups for rollout in group.rollouts]
+        count = count_of(rewards.count(best), "answer")
+        return f"{self.order} ({count} with reward {short(best)})"
 
     def visit(self, by: int) -> GroupView | None:
         """The same prompt `by` visits away, or None."""

@@ -1,17 +1,18 @@
 """Runs as text: the table and its columns, the preview of a run, and the exports."""
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 
 from grpo_engine.metrics import spec
-from grpo_tui.app.charts.series import Series, cut
+from grpo_tui.app.charts.series import Series
 from grpo_tui.app.text import run_columns
 from grpo_tui.app.text.numbers import moment, seconds, tokens, with_unit
 from grpo_tui.app.text.run_columns import FIRST, HEALTH_COLOURS, NAME, RunColumn, added
 from grpo_tui.app.text.run_text import files_text
-from grpo_tui.app.text.safe_text import cell_len, pad, safe
+from grpo_tui.app.text.safe_text import cell_len, clip, pad, safe
 from grpo_tui.app.text.words import count_of, step_of
 from grpo_tui.app.tui.screens.runs.state import (
     Preview,
@@ -20,8 +21,6 @@ from grpo_tui.app.tui.screens.runs.state import (
 )
 from grpo_tui.app.tui.widgets.charts.plot import (
     LABELS,
-    MARK_EACH,
-    POINT,
     Curve,
     axis_line,
     chart_cells,
@@ -31,6 +30,8 @@ from grpo_tui.app.tui.widgets.panel import (
     Line,
     aligned,
     card,
+    cells,
+    justified,
     labelled,
     list_row,
     meter,
@@ -72,7 +73,7 @@ def fitting(width: int, view: RunsView) -> tuple[RunColumn, ...]:
     After those of `FIRST` come the user's, then the settings that differ, then the others; tags
     only if there are any.
     """
-    longest = max((cell_len(run.title) for run in view.runs), default=0)
+    longest = max((cell_len(run.title + _place(run, view)) for run in view.runs), default=0)
     name = replace(NAME, width=max(NAME.width, min(MAX_NAME, longest + 2)))  # with its sign
     optional = [column for column in COLUMNS if column not in FIRST]
     axes = {SHOWN_AS[path] for path in view.axes if path in SHOWN_AS}
@@ -129,10 +130,15 @@ def table_lines(view: RunsView, top: int, width: int, height: int) -> list[Line]
     """The titles and the rows from `top` on."""
     columns = fitting(width, view)
     lines = [head_line(columns, view.sort)]
-    for index, row in enumerate(view.rows[top : top + height - 1], top):
+    if view.starting:
+        name = clip(safe(view.starting), width - 15)
+        lines.append([("  ◌ ", "live"), (name, "headline"), ("  starting", "live")])
+    for index, row in enumerate(view.rows[top : top + height - len(lines)], top):
         line = run_line(row.run, columns, view) if row.run else _heading(row, view)
-        lines.append(list_row(line, width, selected=index == view.cursor))
-    if not view.rows:
+        if (selected := index == view.cursor) and row.run:  # headings have a sign of their own
+            line[0] = ("▸" + line[0][0][1:], line[0][1])
+        lines.append(list_row(line, width, selected=selected))
+    if not (view.rows or view.starting):
         lines.append([("No run matches; esc ends the search.", "label")])
     return lines
 
@@ -155,12 +161,19 @@ def run_line(run: RunSummary, columns: Sequence[RunColumn], view: RunsView) -> L
         cell = column.draw(run, view.now, view.outcomes.get(run.key))
         if column.title == "name":
             glyph, colour = status_mark(run.status)
-            cell = [(f"{glyph} ", colour), *cell]
+            cell = [(f"{glyph} ", colour), *cell, (_place(run, view), "live")]
         elif column.title == "steps":
             share = run.step / run.total_steps if run.total_steps else 0
             cell += [(" ", "text"), *meter(share, 4)]
         line += [*aligned(cell, column.width, column.align), (" ", "")]
     return line
+
+
+def _place(run: RunSummary, view: RunsView) -> str:
+    """Whether this window trains the run, where another one trains as well."""
+    if not run.active or not view.here or sum(run.active for run in view.runs) < 2:
+        return ""
+    return " here" if run.id == view.here else " elsewhere"
 
 
 def _heading(row: TableRow, view: RunsView) -> Line:
@@ -179,25 +192,68 @@ def card_lines(view: RunsView, width: int, height: int) -> list[Line]:
 # -- the preview --------------------------------------------------------------------------------
 
 
-def preview_lines(preview: Preview, width: int, height: int) -> list[Line]:
-    """Everything that fits, the most important first."""
+def group_preview(
+    view: RunsView, members: Sequence[RunSummary], width: int, height: int
+) -> list[Line]:
+    """How many runs of a group have which health, and their results, the best first."""
+    hints = paragraph(
+        "⏎ folds the group, space marks its runs, d compares them.", width, 3, "label"
+    )
+    outcomes = [view.outcomes[run.key] for run in members if run.key in view.outcomes]
+    counts = Counter(outcome.health.label for outcome in outcomes)
+    lines: list[Line] = [
+        [(f"{count:>3} ", "text"), (word, HEALTH_COLOURS.get(word, "label"))]
+        for word, count in counts.most_common()
+    ]
+    lines += [[], justified([("highest first", "label")], [("held-out", "label")], width)]
+    for run in sorted(members, key=held_out_of, reverse=True):
+        cell = run_columns.HELD_OUT.draw(run, view.now, view.outcomes.get(run.key))
+        name = (clip(safe(run.title), width - cells(cell) - 1), "text")
+        lines.append(justified([name], cell, width))
+    space = height - len(hints) - 1
+    if len(lines) > space:
+        lines = [*lines[: space - 1], [(f"… {len(lines) - space + 1} more", "label")]]
+    return [*lines, [], *hints]
+
+
+def held_out_of(run: RunSummary) -> float:
+    """The last held-out accuracy; -1 where none was measured."""
+    metric = run_columns.metric_of(run, "eval/accuracy")
+    return -1.0 if metric is None or metric.last is None else metric.last
+
+
+def preview_lines(
+    preview: Preview, run: RunSummary, width: int, height: int, here: bool = False
+) -> list[Line]:
+    """Everything that fits, the most important first; in full where there is room."""
+    lines = _preview_lines(preview, run, width, height, here, rows=20)
+    if len(lines) > height:
+        lines = _preview_lines(preview, run, width, height, here, rows=0)
+    return lines[:height]
+
+
+def _preview_lines(
+    preview: Preview, run: RunSummary, width: int, height: int, here: bool, rows: int
+) -> list[Line]:
+    """Of long texts at least so many rows; the steps are those of the row in the table."""
     word, reason = preview.health.label, preview.health.reason
-    lines = _head(preview, width)
-    lines += paragraph(reason, width, 5, "text", (f"{word}  ", HEALTH_COLOURS.get(word, "label")))
+    lines = _head(preview, run, width, here)
+    head = (f"{word}  ", HEALTH_COLOURS.get(word, "label"))
+    lines += paragraph(reason, width, max(5, rows), "text", head)
     lines += _post_mortem(preview, width)
     lines += _charts(preview, width, height - len(lines))
     for label, text in files_text(preview.detail.files):
-        lines += paragraph(f"{label}: {text}", width, 6, "label")
+        lines += paragraph(f"{label}: {text}", width, max(6, rows), "label")
     if preview.alert is not None and preview.alert.explanation not in reason:
         sign, colour = severity_mark(preview.alert.severity)
         if not preview.alert.is_recent(preview.detail.summary.step):
             colour = "label"
         text = f"{sign} step {preview.alert.last_step}: {preview.alert.explanation}"
-        lines += paragraph(text, width, 6, colour)
-    if preview.changed and len(lines) + 3 < height:
+        lines += paragraph(text, width, max(6, rows), colour)
+    if preview.changed and (rows or len(lines) + 3 < height):
         lines += [[], [("changed settings", "label")]]
-        lines += labelled(preview.changed, min(27, width * 3 // 5), width)
-    return lines[:height]
+        lines += labelled(preview.changed, min(27, width * 3 // 5), width, max(2, rows))
+    return lines
 
 
 def settings_line(run: RunSummary) -> str:
@@ -206,14 +262,15 @@ def settings_line(run: RunSummary) -> str:
     return " · ".join(filter(None, (run.model, run.task, run.recipe, seed)))
 
 
-def _head(preview: Preview, width: int) -> list[Line]:
-    run = preview.detail.summary
+def _head(preview: Preview, run: RunSummary, width: int, here: bool) -> list[Line]:
+    place = (" in this window" if here else " in another process") if run.active else ""
     waiting = f"{run.waiting} and are imported when the store can be written" if run.waiting else ""
     descent, origin = preview.detail.descent, preview.detail.origin
     texts = (
-        (f"{run.id} · {run.status}", 2, "text"),
+        (f"{run.id} · {run.status}{place}", 2, "text"),
         (
-            step_of(run.step, run.total_steps) + f" · {seconds(run.elapsed)}" * bool(run.elapsed),
+            step_of(run.step, run.total_steps)
+            + f" · {seconds(run.elapsed)} in steps" * bool(run.elapsed),
             2,
             "text",
         ),
@@ -263,12 +320,7 @@ def _charts(preview: Preview, width: int, height: int) -> list[Line]:
 def _chart(series: MetricSeries, last: float, width: int) -> list[Line]:
     metric, curve = spec(series.key), Series.of(series.key, series.steps, series.values)
     columns = max(4, width - LABELS)
-    trace = Curve(
-        cut(curve, curve.steps, last, 2 * columns),
-        f"series.{series.key}",
-        POINT * (curve.sparse and curve.count <= MARK_EACH),
-        ranged=not curve.sparse,
-    )
+    trace = Curve.of(curve, last, columns, f"series.{series.key}")
     title = [
         (f"{metric.label} ", "label"),
         (with_unit(curve.value, metric.unit), "headline"),

@@ -18,10 +18,10 @@ from grpo_tui.app.feed.feed import Session
 from grpo_tui.app.feed.outcomes import outcomes_with_curves
 from grpo_tui.app.feed.snapshot import Request
 from grpo_tui.app.feed.stored import request
+from grpo_tui.app.latest import Latest
 from grpo_tui.app.text.words import count_of
 from grpo_tui.app.tui import messages as msg
 from grpo_tui.app.tui.dialogs.help.subject import HelpSubject
-from grpo_tui.app.tui.dialogs.picker import Picker, PickerResult
 from grpo_tui.app.tui.exporting import Export, page_export, table_export
 from grpo_tui.app.tui.keys import bindings
 from grpo_tui.app.tui.screens.run_keys import (
@@ -30,17 +30,12 @@ from grpo_tui.app.tui.screens.run_keys import (
     ControlledRun,
     ControlScreen,
 )
-from grpo_tui.app.tui.screens.runs.dialogs import (
-    QueueScreen,
-    column_items,
-    describe_dialog,
-    remove_dialog,
-)
 from grpo_tui.app.tui.screens.runs.render import (
     COLUMNS,
     card_lines,
     column_at,
     fitting,
+    group_preview,
     preview_lines,
     table_lines,
     table_note,
@@ -56,12 +51,13 @@ from grpo_tui.app.tui.screens.runs.state import (
 from grpo_tui.app.tui.store import writes
 from grpo_tui.app.tui.store.reader import reporting
 from grpo_tui.app.tui.widgets.find_bar import FindBar
-from grpo_tui.app.tui.widgets.panel import Line, Panel, paragraph, visible
+from grpo_tui.app.tui.widgets.panel import Line, Panel, ViewPanel, paragraph, visible
 from grpo_tui.experiments.errors import NoStoreError, StoreError
 from grpo_tui.experiments.values import RunSummary
 
 if TYPE_CHECKING:
     from grpo_engine.config.settings import RunConfig
+    from grpo_tui.app.tui.dialogs.picker import PickerResult
     from grpo_tui.experiments.reader import StoreReader
     from grpo_tui.experiments.store import ExperimentStore
 
@@ -75,7 +71,7 @@ NEED_RUNS = frozenset(
 OFFERS = {"open": "starter run"}
 
 
-class RunsViewPanel(Panel):
+class RunsViewPanel(ViewPanel):
     """A panel that draws the screen's view."""
 
     view: reactive[RunsView] = reactive(RunsView)
@@ -85,6 +81,7 @@ class RunsTable(RunsViewPanel):
     """One line per run; only visible lines are drawn."""
 
     navigable = True
+    unseen = frozenset(("preview",))
 
     @dataclass
     class TitleClicked(Message):
@@ -99,8 +96,13 @@ class RunsTable(RunsViewPanel):
         run = self.view.selected
         return f"{run.id} {run.name}" if run else ""
 
+    @property
+    def _above(self) -> int:
+        """Lines above the rows."""
+        return 1 + bool(self.view.starting)
+
     def visible_rows(self) -> tuple[TableRow, ...]:
-        return self.view.rows[self._top : self._top + max(1, self.inner.height - 1)]
+        return self.view.rows[self._top : self._top + max(1, self.inner.height - self._above)]
 
     def paint(self, width: int, height: int) -> list[Line]:
         """Titles, then the rows around the cursor; a hint card if there are no runs."""
@@ -108,11 +110,12 @@ class RunsTable(RunsViewPanel):
         self.note = table_note(view)
         if view.problem:
             return paragraph(view.problem, width, height, "bad")
-        if view.is_empty:
+        if view.is_empty and not view.starting:
             return card_lines(view, width, height)
         if not view.loaded:
             return [[("reading the store", "label")]]
-        self._top = visible([1] * len(view.rows), height - 1, view.cursor, top=self._top).start
+        space = height - self._above
+        self._top = visible([1] * len(view.rows), space, view.cursor, top=self._top).start
         view = replace(view, now=self.now or time.time())
         return table_lines(view, self._top, width, height)
 
@@ -122,8 +125,8 @@ class RunsTable(RunsViewPanel):
         column = column_at(fitting(self.inner.width, self.view), x)
         if y == 0 and column is not None and column.key:
             self.post_message(self.TitleClicked(column.key))
-        elif 0 < y <= len(self.view.rows) - self._top:
-            self.action_move(y - 1 + self._top - self.view.cursor, 0)
+        elif self._above <= y < self._above + len(self.view.rows) - self._top:
+            self.action_move(y - self._above + self._top - self.view.cursor, 0)
             if event.chain > 1:
                 self.post_message(self.Opened())
 
@@ -131,19 +134,29 @@ class RunsTable(RunsViewPanel):
 class PreviewPanel(RunsViewPanel):
     """The run under the cursor at a glance."""
 
+    unseen = frozenset(("marked", "sort", "columns", "axes", "queued", "more", "now"))
+
+    def __init__(self, title: str, **kwargs: Any) -> None:
+        super().__init__(title, **kwargs)
+        self.cache = Latest()  # the list is read again far more often than the preview changes
+
     def paint(self, width: int, height: int) -> list[Line]:
         """The run's preview, or a hint if there is no run."""
         view = self.view
         run, preview = view.selected, view.preview
         self.title = run.title if run else "preview"
+        if members := view.members:
+            self.title = count_of(len(members), "run")
+            return group_preview(view, members, width, height)
         if run is None:
-            hint = "The curves of a run appear here. ⏎ folds a group, space marks its runs."
+            hint = "The health, curves and settings of a run appear here."
             if view.is_empty:
                 hint = "⏎ starts a run of two minutes; its health, curves and settings appear here."
             return paragraph(hint, width, height, "label")
         if preview is None or preview.detail.summary.key != run.key:
             return [[("reading", "label")]]
-        return preview_lines(preview, width, height)
+        look = preview, run, width, height, run.id == view.here
+        return self.cache.latest("preview", look, lambda: preview_lines(*look))
 
 
 class RunsScreen(ControlScreen):
@@ -203,6 +216,11 @@ class RunsScreen(ControlScreen):
     def tick(self, now: float) -> None:
         """Update the ages, and show the keys that the selected run can use."""
         self.query_one(RunsTable).now = int(now)
+        bench = self.workbench
+        starting = bench.starting.feed.head.name if bench.starting is not None else ""
+        here = bench.bridge.run if bench.bridge.running else ""
+        if (starting, here) != (self.view.starting, self.view.here):
+            self.update(starting=starting, here=here)
         run, bar = self.controlled_run(), self.key_bar
         bar.renamed = CONTINUE_KEY if run is not None and run.pausing else {}
         bar.hidden = self.unused_controls(active=run is not None and run.active)
@@ -213,7 +231,8 @@ class RunsScreen(ControlScreen):
 
     @work(exclusive=True, group="poll")
     async def _poll(self) -> None:
-        if not self.is_current:
+        is_read = all(w.is_finished for w in self.workers if w.group == "runs" and w.node is self)
+        if not (self.is_current and is_read):  # a read that is never completed shows nothing
             return
         changed = False
         with suppress(StoreError, asyncio.CancelledError):
@@ -236,7 +255,9 @@ class RunsScreen(ControlScreen):
         selected = self.view.selected  # the cursor may have moved while the table was read
         is_first = not self.view.loaded
         view = replace(self.view, loaded=True, problem="", **fields)
-        self._show(view, selected.id if selected is not None else "")
+        live = next((run for run in view.runs if run.active), None) if is_first else None
+        cursor = selected or live
+        self._show(view, cursor.id if cursor is not None else "")
         self.workbench.has_deleted = bool(view.deleted)
         if is_first:
             self.refresh_runs()
@@ -267,7 +288,7 @@ class RunsScreen(ControlScreen):
             bench.marked = new.marked_ids
             bench.selected = new.selected.id if new.selected else ""
             for panel in self.query(RunsViewPanel):
-                panel.view = new
+                panel.show_view(new)
 
     # -- moves ------------------------------------------------------------------------------
 
@@ -290,7 +311,7 @@ class RunsScreen(ControlScreen):
 
             self.post_message(msg.LaunchRequested(preset("starter").config))
         elif view.selected is not None:
-            self.post_message(msg.RunOpened(view.selected.id))
+            self.post_message(msg.RunOpened(view.selected.id, view.selected.title))
         else:
             self.view = view.toggle_fold()
 
@@ -339,21 +360,21 @@ class RunsScreen(ControlScreen):
         elif run.status == "completed":
             self.notify(f"{name} is complete; `grpo-tui resume {name} --steps N` continues it.")
         else:
-            self._resume(run.id)
+            self._resume(run)
 
     @work(exclusive=True, group="resume")
-    async def _resume(self, run: str) -> None:
+    async def _resume(self, run: RunSummary) -> None:
         """Resume after a yes to what the run names, if it began elsewhere."""
         from grpo_engine import consent
         from grpo_tui.app.tui.dialogs.trust import trusting
 
         def settings(reader: "StoreReader") -> "RunConfig":
-            detail = reader.resumable(run)
+            detail = reader.resumable(run.id)
             return consent.build(detail.config, f"run {detail.summary.name}")
 
         with reporting(self):
             if not self.refused() and await trusting(self, "", settings) is not None:
-                self.post_message(msg.ResumeRequested(run))
+                self.post_message(msg.ResumeRequested(run.id, run.title))
 
     def help_subject(self, topic: str) -> HelpSubject:
         """The run on Watch, with the health of the one under the cursor."""
@@ -393,6 +414,8 @@ class RunsScreen(ControlScreen):
 
     def action_queue(self) -> None:
         """Show the queue."""
+        from grpo_tui.app.tui.screens.runs.dialogs import QueueScreen
+
         self.app.push_screen(QueueScreen())
 
     # -- controlling the run under the cursor, wherever it is training ----------------------
@@ -450,6 +473,8 @@ class RunsScreen(ControlScreen):
 
     def action_remove(self) -> None:
         """Ask whether to archive or to delete the marked runs."""
+        from grpo_tui.app.tui.screens.runs.dialogs import remove_dialog
+
         runs = self.view.selection
         active = next((run for run in runs if run.active), None)
         if active is not None:
@@ -478,6 +503,8 @@ class RunsScreen(ControlScreen):
 
     def action_describe(self) -> None:
         """Ask for name, tags and note of the selected run, or for tags of the marked ones."""
+        from grpo_tui.app.tui.screens.runs.dialogs import describe_dialog
+
         runs = self.view.selection
 
         def describe(texts: list[str] | None) -> None:
@@ -526,8 +553,12 @@ class RunsScreen(ControlScreen):
 
     async def _pick(
         self, title: str, columns: Sequence[str] = (), groups: Sequence[str] = (), **how: Any
-    ) -> PickerResult | None:
+    ) -> "PickerResult | None":
         """Let the user pick from all settings and metrics."""
+        # dialogs are loaded after the first frame
+        from grpo_tui.app.tui.dialogs.picker import Picker
+        from grpo_tui.app.tui.screens.runs.dialogs import column_items
+
         try:
             items = await self.read("columns", column_items, columns, groups)
             picker = Picker(title, items, **how)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_engine.frozen import frozen
 from grpo_engine.run_health import Health
-from grpo_tui.app.text.comparison import value_text
-from grpo_tui.app.text.numbers import clamped
+from grpo_tui.app.text.numbers import clamped, value_text
 from grpo_tui.app.text.run_columns import Outcome
 from grpo_tui.experiments.errors import QueryError
 from grpo_tui.experiments.values import (
@@ -79,6 +78,8 @@ class RunsView:
     queued: int = 0
     deleted: int = 0  # runs that can still be brought back
     more: bool = False  # whether the store has runs beyond those of the table
+    starting: str = ""  # the name of a run that was launched and has not begun
+    here: str = ""  # the run that this window trains
 
     @property
     def rows(self) -> tuple[TableRow, ...]:
@@ -118,6 +119,12 @@ class RunsView:
         return row.run if row else None
 
     @property
+    def members(self) -> list[RunSummary]:
+        """The runs of the group under the cursor."""
+        row = self.row
+        return [] if row is None or row.run else self._groups().get(row.key, [])
+
+    @property
     def selection(self) -> tuple[RunSummary, ...]:
         """The marked runs, or else the one under the cursor."""
         marked = tuple(run for run in self.runs if run.key in self.marked)
@@ -149,7 +156,7 @@ class RunsView:
         row = self.row
         if row is None:
             return self
-        runs = [row.run] if row.run else self._groups().get(row.key, [])
+        runs = [row.run] if row.run else self.members
         keys = frozenset(run.key for run in runs)
         marked = self.marked - keys if keys <= self.marked else self.marked | keys
         return replace(self, marked=marked)

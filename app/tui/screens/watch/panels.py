@@ -11,6 +11,7 @@ from grpo_engine.events import Group
 from grpo_tui.app.feed.snapshot import LogLine, Snapshot, StepGroup, StepRollout
 from grpo_tui.app.inspector.groups import is_greedy
 from grpo_tui.app.latest import Latest
+from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui.keys import bindings
 from grpo_tui.app.tui.messages import (
@@ -21,6 +22,7 @@ from grpo_tui.app.tui.screens.watch import render
 from grpo_tui.app.tui.screens.watch.state import (
     Chart,
     WatchState,
+    by_severity,
     charts_of,
     counted,
     fair_limit,
@@ -127,10 +129,11 @@ class Curves(WatchPanel, ChartStack, ListPanel):
     def paint(self, width: int, height: int) -> list[Line]:
         """The charts that fit, row by row, in one column or two."""
         snapshot, charts = self.snapshot, self.charts
+        selected = clamped(self.cursor, len(charts))
         if not charts:
             self.note = ""
             text = render.waiting(snapshot, "Curves appear here after step 1.")
-            if self.filter:
+            if self.filter and not snapshot.reading:
                 text = (
                     f"No metric of this run matches “{safe(self.filter)}”. "
                     "Answers are searched on Rollouts (4 /)."
@@ -143,8 +146,12 @@ class Curves(WatchPanel, ChartStack, ListPanel):
         if height < ROOMY + functions + TIGHT:  # their names are in the title, if they fit
             functions = 0
         more = functions + ROOMY - needed
-        rows = self.rows(len(charts), self.selected, height - axis, needed, more)
-        lines = self.stacked(rows, cells, self._chart)
+        rows = self.rows(len(charts), selected, height - axis, needed, more)
+
+        def draw(index: int, width: int, height: int) -> list[Line]:
+            return self._chart(charts[index], index == selected, width, height)
+
+        lines = self.stacked(rows, cells, draw)
         hidden = len(charts) - sum(len(members) for members, _ in rows)
         left = f" · {hidden} more {'↑↓' if self.alone else '↓'}" if hidden > 0 else ""
         left = (f" · at step {self.view.past.step}" if self.view.past else "") + left
@@ -156,10 +163,9 @@ class Curves(WatchPanel, ChartStack, ListPanel):
         below = [[axis_line(f"step {end}", cells, ticks)]] * columns
         return [*lines, *side_by_side(below, cells)]
 
-    def _chart(self, index: int, width: int, height: int) -> list[Line]:
+    def _chart(self, chart: Chart, selected: bool, width: int, height: int) -> list[Line]:
         """The lines of a chart, drawn again only where their content changes."""
-        snapshot, chart = self.snapshot, self.charts[index]
-        chosen = index == self.selected and self.has_focus
+        snapshot, chosen = self.snapshot, selected and self.has_focus
         at = self.view.past.step if self.view.past else None
         look = width, height, chosen, at, chart.keys[0] in self.log_metrics
         key = chart, snapshot.series, snapshot.head, snapshot.weights, look
@@ -373,7 +379,11 @@ class AlertsLog(WatchPanel, ListPanel):
     def entries(self) -> list[AlertView | LogLine]:
         """Active alerts, muted ones, then log lines from the newest on."""
         snapshot = self.snapshot
-        return [*snapshot.open_alerts, *snapshot.muted_alerts, *reversed(log_entries(snapshot))]
+        return [
+            *by_severity(snapshot.open_alerts),
+            *by_severity(snapshot.muted_alerts),
+            *reversed(log_entries(snapshot)),
+        ]
 
     def count(self) -> int:
         return len(self.entries)
@@ -394,20 +404,28 @@ class AlertsLog(WatchPanel, ListPanel):
         if not entries:
             return paragraph("Alerts and log messages appear here.", width, 2, "label")
         active = len(snapshot.open_alerts) + len(snapshot.muted_alerts)
-        limit = max(ALERT_LINES, height // 3)
+        visible = entries[: selected + height]
+
+        def blocks(limit: int, rest: int) -> list[list[Line]]:
+            return [
+                render.entry_lines(
+                    entry,
+                    self.has_focus and index == selected,
+                    width,
+                    limit,
+                    active=index < active,
+                    rest=rest,
+                )
+                for index, entry in enumerate(visible)
+            ]
+
+        if len(visible) < height:  # there may be room for all in full
+            full = blocks(height, height)
+            if sum(map(len, full)) <= height:
+                return self.listed(full, height, selected)
+        limit = max(ALERT_LINES, 2 * height // 3 if len(visible) < height else height // 3)
         limit = max(1, min(limit, height // max(1, len(snapshot.open_alerts))))
-        blocks = [
-            render.entry_lines(
-                entry,
-                self.has_focus and index == selected,
-                width,
-                limit,
-                active=index < active,
-                rest=2 if height >= LOG_IN_FULL else 1,
-            )
-            for index, entry in enumerate(entries[: selected + height])
-        ]
-        return self.listed(blocks, height, selected)
+        return self.listed(blocks(limit, 2 if height >= LOG_IN_FULL else 1), height, selected)
 
     def action_mute(self) -> None:
         """Mute or unmute the kind of the selected alert."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from grpo_engine.events import CUT, Group
 from grpo_engine.metrics import PHASES, spec
-from grpo_tui.app.charts.series import DELTA_STEPS, Series, cut
+from grpo_tui.app.charts.series import DELTA_STEPS, Series
 from grpo_tui.app.feed.narrator import steps_of
 from grpo_tui.app.feed.run_state import clock
 from grpo_tui.app.feed.snapshot import ENDED, LogLine, Snapshot, StepGroup, StepRollout
@@ -35,8 +35,6 @@ from grpo_tui.app.tui.screens.watch.state import (
 )
 from grpo_tui.app.tui.widgets.charts.plot import (
     LABELS,
-    MARK_EACH,
-    POINT,
     Curve,
     Readout,
     chart_cells,
@@ -84,12 +82,7 @@ def chart_lines(
     if tall > 0 and wide > 2:
         end = last_step(snapshot)
         traced = [
-            Curve(
-                cut(series, series.steps, end, 2 * wide),
-                curve_colour(chart, i),
-                POINT if series.sparse and series.count <= MARK_EACH else "",
-                ranged=i == 0 and not series.sparse,
-            )
+            Curve.of(series, end, wide, curve_colour(chart, i), ranged=i == 0)
             for i, series in reversed(curves.items())
         ]
         ticks = ticks_of(end, wide)
@@ -126,9 +119,10 @@ def _readouts(
 
 def _details(series: Series, delta: str, step: int) -> tuple[str, ...]:
     """A value's change with its period, and the step of an old one, the longest first."""
-    period = f"since {series.first_step}" if series.sparse else f"in {DELTA_STEPS}"
-    longer = f"since step {series.first_step}" if series.sparse else f"{period} steps"
-    changes = [f" {delta} {text}" for text in (longer, period) if delta]
+    longer, period = f"in {DELTA_STEPS} steps", ""
+    if series.sparse:
+        longer, period = f"since step {series.first_step}", f"since {series.first_step}"
+    changes = [f" {delta} {text}".rstrip() for text in (longer, period) if delta]
     if not series.sparse or series.last_step >= step:
         return tuple(changes)
     end = f" at step {series.last_step}"
@@ -319,9 +313,12 @@ def group_line(
 def folded_line(group: StepGroup, reason: str, width: int, number: int) -> Line:
     """A prompt no answer to which is pushed: the reason in place of its equal signs."""
     space = width - number - MEAN - 1
+    return _group_row(group, [(_no_push(reason, space), "label")], width, number)
+
+
+def _no_push(reason: str, width: int) -> str:
     text = f"{reason}: no push"
-    text = text if cell_len(text) <= space else f"= {reason.rpartition(', ')[2]}"
-    return _group_row(group, [(clip(text, space), "label")], width, number)
+    return clip(text if cell_len(text) <= width else f"= {reason.rpartition(', ')[2]}", width)
 
 
 def _group_row(
@@ -353,12 +350,12 @@ def reason_line(reason: str, width: int) -> Line:
 
 
 def signal_line(snapshot: Snapshot, width: int) -> Line:
-    """The share of groups with signal up to the visible step; the number is that step's."""
+    """The share of groups with signal up to the visible step; until its update, the one before."""
     shares = {step: value for step, value in snapshot.signal if step <= snapshot.groups_step}
     if not shares:
         return []
-    now = shares.get(snapshot.groups_step)
-    number = share(now) if now is not None else "–"
+    last = max(shares)
+    number = share(shares[last]) + f" @{last}" * (last < snapshot.groups_step)
     space = max(1, width - 10 - len(number))
     curve = sparkline([*shares.values()][-space:], space, 0.0, 1.0)
     return [
@@ -371,17 +368,13 @@ def signal_line(snapshot: Snapshot, width: int) -> Line:
 def prompt_of(group: StepGroup, width: int, focused: bool, reason: str = "") -> Line:
     """The prompt of a group beside its mean, after the reason why no answer to it is pushed."""
     if reason:
-        text = f"{reason}: no push"
-        text = text if cell_len(text) <= width - 2 else f"= {reason.rpartition(', ')[2]}"
-        reason = f"  {clip(text, width - 2)}"
+        reason = f"  {_no_push(reason, width - 2)}"
         width -= cell_len(reason)
     prompt = [] if width < 4 else [f"  {clip(last_question(group.prompt_text), width - 2)}"]
     return [(reason, "label"), *((text, "text" if focused else "label") for text in prompt)]
 
 
 # -- alerts and log -----------------------------------------------------------------------------
-
-# of a severity; one of another version is written as it is
 
 
 def entry_lines(
@@ -457,11 +450,20 @@ def _numbers(snapshot: Snapshot, spent: dict[str, float]) -> list[str]:
     if snapshot.step_seconds is not None:
         if snapshot.active and spent:
             slowest = max(spent, key=spent.__getitem__)
-            numbers.append(f"{share(spent[slowest] / snapshot.step_seconds)} {slowest}")
+            part = share(spent[slowest] / snapshot.step_seconds)
+            numbers.append(f"{slowest} {part} of time")
         numbers.append(f"{short(snapshot.step_seconds)} s/step")
     if snapshot.eta is not None and snapshot.active:
-        numbers.append(f"{seconds(snapshot.eta)} left")
+        numbers.append(f"{seconds(snapshot.eta)} left{_after_last_step(snapshot)}")
     return numbers
+
+
+def _after_last_step(snapshot: Snapshot) -> str:
+    """What takes time after the last step, while that is worked on; it is not in the time left."""
+    evaluation = snapshot.head.config.get("evaluation", {})
+    is_last = snapshot.current_step >= snapshot.head.total_steps > snapshot.step
+    measured = evaluation.get("before_and_after") and not snapshot.head.recorded
+    return ", then held-out answers" if is_last and measured else ""
 
 
 def _phases(
@@ -521,6 +523,9 @@ def _running(snapshot: Snapshot, name: str, now: float, bar: int) -> Line:
         spans.append((f"{clip(board.phase_detail, 24)} ", "text"))
     if board.total:
         spans += [*meter(board.done / board.total, bar), (" ", "")]
+    if board.awaited:
+        count = f"{board.done} of {board.total} answers, " * (name in ("generate", "evaluate"))
+        spans.append((f"{count}{clip(board.awaited, 30)} ", "text"))
     if snapshot.status == "paused" and snapshot.paused_at is not None:
         now = snapshot.paused_at
     if board.phase_started and now >= board.phase_started:

@@ -78,8 +78,9 @@ class WatchScreen(ControlScreen):
     def show(self, snapshot: Snapshot) -> None:
         """Pass the snapshot to the panels."""
         if snapshot.head.id != self._run:
-            if self._run and self.maximized is not None:
-                self.minimize()  # another run begins with all panels
+            if self._run:  # another run begins with all panels and all charts
+                self.minimize()
+                self._end_filter()
             self._run, self._largest = snapshot.head.id, NO_GROUPS
             self._return()
         bar = self.key_bar
@@ -121,9 +122,13 @@ class WatchScreen(ControlScreen):
             return self.replay is None
         return True
 
+    @property
+    def _on_groups(self) -> bool:
+        return self.focused is self.query_one(Groups)
+
     def _draw(self, **changes: Any) -> None:
         if self.is_mounted:
-            self.update(on_groups=self.focused is self.query_one(Groups), **changes)
+            self.update(on_groups=self._on_groups, **changes)
 
     def watch_view(self, old: WatchState, new: WatchState) -> None:
         """Pass the view to every panel."""
@@ -145,6 +150,7 @@ class WatchScreen(ControlScreen):
         answers, groups, cells = self._largest
         width, height = self.app.size
         height -= BARS + sum(line.outer_size.height for line in self.query(TourLine))
+        height -= sum(bar.display for bar in self.query(FindBar))
         focused = (self.focused.id if self.focused else None) or ""
         layout = layout_of(
             width, height, answers=answers, groups=groups, cells=cells, focused=focused
@@ -163,7 +169,8 @@ class WatchScreen(ControlScreen):
 
     def on_descendant_focus(self) -> None:
         """Show the answers of the groups that have the focus, or those that are being sampled."""
-        self._draw()
+        if self._on_groups != self.view.on_groups:
+            self._draw()
         self._arrange()
 
     def tick(self, now: float) -> None:
@@ -212,6 +219,13 @@ class WatchScreen(ControlScreen):
     def find(self, text: str) -> None:
         """Keep the charts of the metrics that match, of all that the run records."""
         self.query_one(Curves).filter = text
+        self.key_bar.leads = "all charts" if text else ""
+        self._arrange()  # the search line may have been closed
+
+    def _end_filter(self) -> None:
+        if self.query_one(Curves).filter:
+            self.query_one(FindBar).close()
+            self.find("")
 
     def action_prompt(self, by: int) -> None:
         """Select another prompt, wrapping around at the ends."""
@@ -248,6 +262,7 @@ class WatchScreen(ControlScreen):
             self._return()
         else:
             super().action_escape()
+            self._arrange()
 
     def _return(self) -> None:
         self.workers.cancel_group(self, "past")
@@ -290,9 +305,7 @@ class WatchScreen(ControlScreen):
     def show_alone(self, metric: str) -> None:
         """Show a metric alone."""
         curves = self.query_one(Curves)
-        if curves.filter:
-            self.query_one(FindBar).close()
-            curves.filter = ""
+        self._end_filter()
         curves.go_to(metric)
         curves.focus()
         if self.maximized is not curves:

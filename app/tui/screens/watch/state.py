@@ -1,21 +1,26 @@
 """What Watch shows, as values made from a snapshot of the run; knows no Textual."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from grpo_engine.events import Group
 from grpo_engine.metrics import PHASES, phase_seconds, spec, time_of
+from grpo_tui.app.charts.axis import steps_from
 from grpo_tui.app.charts.lines import Curve, with_ends
 from grpo_tui.app.charts.series import Series
 from grpo_tui.app.feed.narrator import narrate
 from grpo_tui.app.feed.snapshot import LogLine, Snapshot, StepGroup
 from grpo_tui.app.text.limits import LIMITS
 from grpo_tui.app.text.numbers import with_unit
+from grpo_tui.app.text.words import count_of
 from grpo_tui.app.tui.screens.priorities import Part, shared_lines
 from grpo_tui.experiments.values import AlertView, BoardGroup
 
 CONSTANT_FROM = 10  # values; before that any metric may look constant
+NAMED_ALERT = "format_hacking"  # the rule of the one that the sentences refer to
+ROUND_STEPS = 10  # of which the axis of a run that goes on has as many at most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +152,20 @@ def no_push_reason(group: StepGroup) -> str:
 # -- alerts and log -----------------------------------------------------------------------------
 
 
+SEVERITIES = ("error", "warning", "info")
+
+
+def by_severity(alerts: Sequence[AlertView]) -> list[AlertView]:
+    """First the alert that the sentences above name, then the worst, of these the newest."""
+
+    def rank(alert: AlertView) -> tuple[bool, int, int]:
+        known = alert.severity in SEVERITIES
+        severity = SEVERITIES.index(alert.severity) if known else len(SEVERITIES)
+        return alert.rule != NAMED_ALERT, severity, -alert.last_step
+
+    return sorted(alerts, key=rank)
+
+
 def log_entries(snapshot: Snapshot) -> list[AlertView | LogLine]:
     """The log from the oldest line on; a closed alert is after the lines of its last step."""
     entries: list[AlertView | LogLine] = list(snapshot.log)
@@ -163,7 +182,10 @@ def counted(snapshot: Snapshot) -> str:
     if snapshot.reading:
         return "reading the run"
     count, muted = len(snapshot.open_alerts), len(snapshot.muted_alerts)
-    quiet = f"run {snapshot.status}" if snapshot.status in ("failed", "lost") else "no alerts"
+    warnings = sum(line.severity != "info" for line in snapshot.log)
+    quiet = "no alerts" + f" · {count_of(warnings, 'warning')} in the log" * bool(warnings)
+    if snapshot.status in ("failed", "lost"):
+        quiet = f"run {snapshot.status}"
     text = f"{count} open" if count else quiet
     return f"{text} · {muted} muted" if muted else text
 
@@ -212,7 +234,7 @@ FIXED = (
         ("low", "high"),
         ("entropy", "clip"),
     ),
-    chart_of("completions/clipped_ratio", "clip"),
+    chart_of("completions/clipped_ratio", "length"),
     chart_of("entropy", "entropy"),
     chart_of("completions/mean_length", "length"),
     chart_of("loss", "loss"),
@@ -277,10 +299,12 @@ def reward_chart(snapshot: Snapshot) -> Chart:
 def is_constant(chart: Chart, snapshot: Snapshot) -> bool:
     """Whether a chart would be flat lines only; the reward is always drawn."""
     curves = [snapshot.series[key] for key in chart.keys if key in snapshot.series]
-    return chart.keys[0] != "reward" and all(
-        series.count >= CONSTANT_FROM and all(value == series.last for value in series.values)
-        for series in curves
-    )
+    return chart.keys[0] != "reward" and all(map(_is_flat, curves))
+
+
+def _is_flat(series: Series) -> bool:
+    last = series.last
+    return series.count >= CONSTANT_FROM and all(value == last for value in series.values)
 
 
 def guides_of(chart: Chart, snapshot: Snapshot) -> tuple[tuple[float, tuple[str, ...]], ...]:
@@ -295,5 +319,10 @@ def guides_of(chart: Chart, snapshot: Snapshot) -> tuple[tuple[float, tuple[str,
 
 
 def last_step(snapshot: Snapshot) -> int:
-    """The step at the right end of the charts."""
-    return max(1, snapshot.step)
+    """The step at the right end of the charts, which is a round one while the run goes on."""
+    last = max(1, snapshot.step)
+    if not snapshot.active:
+        return last
+    unit = max(1, int(next(steps_from(last / ROUND_STEPS))))
+    end = unit * math.ceil(last / unit)
+    return max(last, min(end, snapshot.head.total_steps or end))

@@ -11,7 +11,7 @@ from operator import itemgetter
 
 from grpo_engine.metrics import natural_range, spec
 from grpo_tui.app.charts.axis import LABEL_CELLS, Axis, axis, log_axis, steps_from
-from grpo_tui.app.charts.series import Series, Trace, column, logarithm
+from grpo_tui.app.charts.series import Series, Trace, column, cut, logarithm
 from grpo_tui.app.text.numbers import short
 from grpo_tui.app.text.safe_text import cell_len, clip, clip_distinct
 from grpo_tui.app.text.words import count_of
@@ -49,6 +49,15 @@ class Curve:
     colour: str
     mark: str = ""
     ranged: bool = False
+
+    @classmethod
+    def of(
+        cls, series: Series, end: float, width: int, colour: str, *, ranged: bool = True
+    ) -> "Curve":
+        """A metric's curve up to a step in so many cells; one of measured points has marks."""
+        mark = POINT * (series.sparse and series.count <= MARK_EACH)
+        trace = cut(series, series.steps, end, 2 * width)
+        return cls(trace, colour, mark, ranged and not series.sparse)
 
     @property
     def measured(self) -> bool:
@@ -273,9 +282,9 @@ def ticks_of(span: float, width: int, axis: str = "step") -> list[Tick]:
     ]
 
 
-def axis_line(last: str, width: int, ticks: Iterable[Tick] = ()) -> Line:
+def axis_line(last: str, width: int, ticks: Iterable[Tick] = (), first: str = "0") -> Line:
     """The ends of the axis below charts, and what fits between them."""
-    text, end = " " * LABELS + "0", width - cell_len(last)
+    text, end = " " * LABELS + first, width - cell_len(last)
     for at, label in ticks:
         start = LABELS + at - len(label) // 2
         if len(text) < start and start + len(label) + 2 <= end:

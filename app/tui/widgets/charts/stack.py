@@ -10,6 +10,7 @@ from textual.message import Message
 from textual.reactive import reactive
 
 from grpo_tui.app.latest import Latest
+from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.tui.keys import bindings
 from grpo_tui.app.tui.widgets.panel import Line, Panel, Span, cells, visible
 
@@ -65,6 +66,12 @@ class ChartStack(Panel):
     def page_rows(self) -> int:
         """The visible rows of charts."""
         return max(1, len({corner.y for _, corner, _ in self._boxes}))
+
+    def below(self, index: int, by: int, count: int) -> int:
+        """The chart that is `by` rows further down; below a column follows the next one."""
+        columns = 1 if self.alone else self.columns(count)
+        order = [i for column in range(columns) for i in range(column, count, columns)]
+        return order[clamped(order.index(index) + by, count)]
 
     def chart_width(self, count: int) -> int:
         """The cells of each of so many charts."""

@@ -1,7 +1,6 @@
 """Which runs Compare and Runs begin with, and how others are chosen: sweeps, filters, keys."""
 
 import re
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,19 +11,11 @@ from textual.widgets import Input
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.picker import Picker
 from grpo_tui.app.tui.messages import CompareRequested, RunOpened
-from grpo_tui.app.tui.screens.compare.panels import (
-    ComparePagePanel,
-    CurvesPanel,
-    MetricsPanel,
-    RunsPanel,
-    SettingsPanel,
-)
 from grpo_tui.app.tui.screens.compare.screen import CompareScreen
 from grpo_tui.app.tui.screens.compare.state import load_runs
 from grpo_tui.experiments.reader import StoreReader
 from tests.app import frames
 from tests.app.compared import opened, refs_of, settled, sweep_of_rates, workbench
-from tests.app.rest import until
 from tests.app.walk import Walk, walk
 
 RATES = {f"rates-{number}" for number in range(1, 7)}
@@ -45,7 +36,7 @@ async def watch(on: Walk, name: str) -> None:
 async def on_compare(on: Walk, *keys: str) -> Any:
     await on.press("5", *keys)
     screen = on.screen
-    await until(on.app, lambda: screen.view.charts.charts)
+    await on.until(lambda: screen.view.charts.charts)
     return screen
 
 
@@ -66,30 +57,13 @@ def listed(app: Workbench) -> list[str]:
 
 
 @pytest.mark.slow
-async def test_the_settings_of_a_run_alone_are_not_called_changed(store: Path) -> None:
-    async with walk(workbench(store)) as on:
-        await watch(on, "rates-2")
-        screen = await on_compare(on)
-        await settled(on, screen)
-        panel = on.screen.query_one(SettingsPanel)
-        assert panel.title == "settings"
-        assert "differ" not in panel.note
-        screen.show_page("metrics")
-        await settled(on, screen)
-        row = next(line for line in on.lines if "groups without signal" in line)
-        assert row.index("↓") < 60  # beside the name, also where it has much room
-        screen.show_page("ranking")
-        await on.see("A ranking takes two runs")
-
-
-@pytest.mark.slow
 async def test_help_on_compare_has_the_values_of_the_compared_runs_alone(store: Path) -> None:
     async with walk(workbench(store)) as on:
         await watch(on, "lone-wolf")
         rates = refs_of(store)[2:4]
         await on.go(CompareRequested(rates))
         screen = on.screen
-        await until(on.app, lambda: len(screen.view.runs) == 2)
+        await on.until(lambda: len(screen.view.runs) == 2)
         await on.press("question_mark")
         await on.see("in the compared runs", "rates-1", "rates-2", "at step 6")
         text = on.text.partition("in the compared runs")[2]
@@ -129,16 +103,6 @@ async def test_compare_begins_with_the_open_run(store: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_another_run_that_is_opened_takes_the_place_of_one_alone(store: Path) -> None:
-    async with walk(workbench(store)) as on:
-        await watch(on, "rates-2")
-        await on_compare(on)
-        await watch(on, "lone-wolf")
-        screen = await on_compare(on)
-        await until(on.app, lambda: names(screen) == ["lone-wolf"])
-
-
-@pytest.mark.slow
 async def test_a_run_that_is_still_opening_is_compared_once_it_is_there(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,10 +111,10 @@ async def test_a_run_that_is_still_opening_is_compared_once_it_is_there(
     async with walk(workbench(store)) as on:
         await on.press("5")
         screen = on.screen
-        await until(on.app, lambda: "No runs to compare yet" in on.text)
-        with closing(StoreReader(store)) as reader:
+        await on.until(lambda: "No runs to compare yet" in on.text)
+        with StoreReader(store) as reader:
             run.append(reader.resolve("lone-wolf").id)
-        await until(on.app, lambda: names(screen) == ["lone-wolf"])
+        await on.until(lambda: names(screen) == ["lone-wolf"])
 
 
 @pytest.mark.slow
@@ -162,7 +126,7 @@ async def test_a_compared_run_that_is_opened_leaves_a_comparison_as_it_is(store:
         assert names(screen) == ["other-1", "other-2"]
         await watch(on, "lone-wolf")  # what is on Watch is on Compare, too
         await on_compare(on)
-        await until(on.app, lambda: names(screen) == ["lone-wolf"])
+        await on.until(lambda: names(screen) == ["lone-wolf"])
 
 
 @pytest.mark.slow
@@ -180,13 +144,13 @@ async def test_the_cursor_of_runs_is_on_the_run_that_was_opened(store: Path) -> 
         await watch(on, "rates-2")
         await on.press("1")
         screen = on.screen
-        await until(on.app, lambda: getattr(screen.view.selected, "name", "") == "rates-2")
+        await on.until(lambda: getattr(screen.view.selected, "name", "") == "rates-2")
         # the cursor stays where it is moved to, until another run is opened
         await on.press("home", "3", "1")
         assert screen.view.selected.name == "lone-wolf"
         await watch(on, "other-1")
         await on.press("1")
-        await until(on.app, lambda: getattr(screen.view.selected, "name", "") == "other-1")
+        await on.until(lambda: getattr(screen.view.selected, "name", "") == "other-1")
 
 
 @pytest.mark.slow
@@ -195,7 +159,7 @@ async def test_runs_that_were_marked_are_compared_however_one_goes_there(store: 
         await watch(on, "rates-2")
         await on.press("1")
         runs = on.screen
-        await until(on.app, lambda: getattr(runs.view.selected, "name", "") == "rates-2")
+        await on.until(lambda: getattr(runs.view.selected, "name", "") == "rates-2")
         await on.press("home", *("space", "down") * 3)
         screen = await on_compare(on)
         assert names(screen) == ["rates-5", "rates-6", "lone-wolf"]  # the oldest first
@@ -205,7 +169,7 @@ async def test_runs_that_were_marked_are_compared_however_one_goes_there(store: 
         assert names(await on_compare(on)) == ["rates-6", "lone-wolf"]
         await on.press("1", "space", "3")
         await on_compare(on)
-        await until(on.app, lambda: names(screen) == ["rates-4", "rates-5", "rates-6", "lone-wolf"])
+        await on.until(lambda: names(screen) == ["rates-4", "rates-5", "rates-6", "lone-wolf"])
         # runs that are asked for count more than marks, and one mark alone is no comparison
         await on.press("1", "escape", "home", "space", "down", "space")
         await opened(on, refs_of(store)[:2])
@@ -224,9 +188,9 @@ async def test_a_sweep_is_compared_with_few_keys_and_the_verdict_is_first(
         await watch(on, "rates-2")
         for key in keys:
             await on.press(key)
-        await until(on.app, lambda: "▌5 Compare▐" in on.text)
+        await on.until(lambda: "▌5 Compare▐" in on.text)
         screen = on.screen
-        await until(on.app, lambda: set(names(screen)) == RATES)
+        await on.until(lambda: set(names(screen)) == RATES)
         await settled(on, screen)
         said = " ".join(line.strip() for line in on.lines[1:4])
         assert "▸ learning_rate 0.0001 (3 seeds) is better than learning_rate 1e−05 (3 s" in said
@@ -256,15 +220,6 @@ async def test_a_sweep_is_marked_on_runs_and_unmarked(store: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_a_sweep_takes_the_place_of_the_runs_that_were_compared(store: Path) -> None:
-    async with walk(workbench(store)) as on:
-        screen = await opened(on, ("lone-wolf", "rates-1"))
-        screen.query_one(RunsPanel).focus()
-        await on.press("down", "G")
-        await until(on.app, lambda: set(names(screen)) == RATES)
-
-
-@pytest.mark.slow
 async def test_the_newest_sweep_is_compared_where_a_run_has_none(store: Path) -> None:
     async with walk(workbench(store)) as on:
         await watch(on, "lone-wolf")
@@ -272,7 +227,7 @@ async def test_the_newest_sweep_is_compared_where_a_run_has_none(store: Path) ->
         assert "Only lone-wolf is compared." in on.text
         await on.until(lambda: "G sweep" in on.lines[-1])
         await on.press("G")
-        await until(on.app, lambda: set(names(screen)) == RATES)
+        await on.until(lambda: set(names(screen)) == RATES)
 
 
 # -- the list to pick from ----------------------------------------------------------------------
@@ -284,14 +239,14 @@ async def test_all_runs_of_the_list_are_marked_and_unmarked_with_one_key(store: 
         await watch(on, "rates-2")
         screen = await on_compare(on)
         await on.press("plus", *"/seed:1", "down")
-        await until(on.app, lambda: len(listed(on.app)) in range(2, 9))
+        await on.until(lambda: len(listed(on.app)) in range(2, 9))
         found = set(listed(on.app))
         await on.press("ctrl+a")
         assert picker(on.app).marks[0] == screen.view.refs[0]  # what was marked stays first
         await on.press("ctrl+a")
         assert len(picker(on.app).marks) == int("rates-2" not in found)
         await on.press("ctrl+a", "enter")
-        await until(on.app, lambda: set(names(screen)) == found | {"rates-2"})
+        await on.until(lambda: set(names(screen)) == found | {"rates-2"})
 
 
 @pytest.mark.slow
@@ -302,7 +257,7 @@ async def test_without_a_mark_the_run_under_the_cursor_is_taken(store: Path) -> 
         await on.press("plus", "ctrl+a", "ctrl+a", "home")
         assert not picker(on.app).marks
         await on.press("enter")
-        await until(on.app, lambda: names(screen) == ["lone-wolf"])
+        await on.until(lambda: names(screen) == ["lone-wolf"])
 
 
 @pytest.mark.slow
@@ -310,7 +265,7 @@ async def test_arrows_lead_from_the_filter_to_the_list_where_space_marks(store: 
     async with walk(workbench(store)) as on:
         await opened(on, refs_of(store)[:1])
         await on.press("plus", *"seed:1")
-        await until(on.app, lambda: len(listed(on.app)) in range(2, 9))
+        await on.until(lambda: len(listed(on.app)) in range(2, 9))
         first, second = picker(on.app).items[:2]
         await on.press("down", "space")
         assert picker(on.app).marks[-1] == second.value
@@ -319,34 +274,3 @@ async def test_arrows_lead_from_the_filter_to_the_list_where_space_marks(store: 
         assert first.value in picker(on.app).marks
         await on.press("0")
         assert on.screen.query_one(Input).value == "seed:10"
-
-
-@pytest.mark.slow
-async def test_at_80_by_24_which_is_better_and_which_run_is_which_are_both_in_sight(
-    store: Path,
-) -> None:
-    async with walk(workbench(store), (80, 24)) as on:
-        await watch(on, "rates-2")
-        await on.press("5", "G")
-        screen = on.screen
-        await until(on.app, lambda: set(names(screen)) == RATES)
-        await settled(on, screen)
-        assert "is better than" in on.lines[1]
-        assert "p < .001." in on.lines[2]
-        for part in ("legend · 6 runs", "rates-1", "curves", "▌ranking▐", "points"):
-            assert part in on.text
-
-
-@pytest.mark.slow
-async def test_on_a_wide_screen_the_metrics_stand_beside_curves_and_page(store: Path) -> None:
-    async with walk(workbench(store), (200, 60)) as on:
-        await watch(on, "rates-2")
-        await on.press("5", "G")
-        screen = on.screen
-        await until(on.app, lambda: set(names(screen)) == RATES)
-        await settled(on, screen)
-        curves, page, metrics = (
-            screen.query_one(kind).region for kind in (CurvesPanel, ComparePagePanel, MetricsPanel)
-        )
-        assert curves.right == page.right == metrics.x
-        assert metrics.height == curves.height + page.height

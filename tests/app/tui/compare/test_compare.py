@@ -4,7 +4,6 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,13 +12,12 @@ import pytest
 from grpo_engine import events as ev
 from grpo_engine.config.parse import build
 from grpo_tui.app.text.numbers import short
-from grpo_tui.app.tui.screens.compare.panels import RunsPanel
+from grpo_tui.app.tui.screens.compare.panels import CurvesPanel, RunsPanel
 from grpo_tui.app.tui.screens.compare.state import CompareView, load_comparison
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import start_run
 from tests.app import frames
 from tests.app.compared import choose, cli, opened, refs_of, settled, workbench
-from tests.app.rest import until
 from tests.app.script import CONFIG, started
 from tests.app.stored import record, run_events
 from tests.app.walk import walk
@@ -36,7 +34,7 @@ async def test_numbers_on_screen_equal_the_store_and_the_command(
     async with walk(workbench(store), (200, 60)) as on:
         screen = await opened(on)
         choose(screen, "reward")
-        await until(on.app, lambda: "│    reward " in on.text)
+        await on.until(lambda: "│    reward " in on.text)
         text = on.text
         assert "step 6" in text
         for key in screen.view.metric_keys():
@@ -96,6 +94,19 @@ async def test_axes_are_steps_tokens_and_wall_time(store: Path) -> None:
         assert "smooth .8" in text
 
 
+async def test_down_goes_to_the_chart_below_and_reaches_every_one(store: Path) -> None:
+    async with walk(workbench(store), (200, 60)) as on:
+        screen = await opened(on)
+        curves, count = screen.query_one(CurvesPanel), len(screen.view.metrics)
+        assert curves.columns(count) == 2
+        choose(screen, screen.view.metrics[0])
+        seen = [screen.view.chart]
+        for _ in range(count - 1):
+            await on.press("down")
+            seen.append(screen.view.chart)
+        assert seen == [*range(0, count, 2), *range(1, count, 2)]
+
+
 @pytest.mark.slow
 async def test_another_baseline_turns_the_deltas_round(store: Path) -> None:
     async with walk(workbench(store)) as on:
@@ -112,7 +123,7 @@ async def test_another_baseline_turns_the_deltas_round(store: Path) -> None:
         assert second.delta_best == pytest.approx(-first.delta_best)
         assert "Δ to brave-fox" in on.text
         choose(screen, "reward")
-        await until(on.app, lambda: re.search(r"● calm-otter .* [−+]\.\d+ ", on.text))
+        await on.until(lambda: re.search(r"● calm-otter .* [−+]\.\d+ ", on.text))
 
 
 # -- runs of all kinds --------------------------------------------------------------------------
@@ -135,16 +146,14 @@ async def test_gaps_missing_metrics_and_early_ends_are_said(tmp_path: Path) -> N
     async with walk(workbench(path)) as on:
         screen = await opened(on)
         choose(screen, "reward")
-        await until(on.app, lambda: "│    reward " in on.text)
+        await on.until(lambda: "│    reward " in on.text)
         text = on.text
         assert re.search("✚ begun .*–", text)
         assert screen.view.x == 4
         frames.check(on.app)
-        await on.press("down", "down", "end")
-        assert screen.view.metric == "completions/mean_length"
+        choose(screen, "kl")
+        await on.press("end")
         frames.check(on.app)
-        await on.press("up")
-        assert screen.view.metric == "kl"
         assert re.search("■ holes .*–", on.text)
 
 
@@ -158,7 +167,7 @@ async def test_a_live_run_keeps_moving(tmp_path: Path) -> None:
     for event in steps[:2]:
         handle.put(event)
     async with walk(workbench(path)) as on:
-        await until(on.app, lambda: len(refs_of(path)) == 2)
+        await on.until(lambda: len(refs_of(path)) == 2)
         screen = await opened(on)
         for event in steps[2:5]:
             handle.put(event)
@@ -168,7 +177,7 @@ async def test_a_live_run_keeps_moving(tmp_path: Path) -> None:
             charts = screen.view.charts.charts
             return list(charts["reward"].series[live].values) if "reward" in charts else []
 
-        await until(on.app, lambda: len(values()) == 5)
+        await on.until(lambda: len(values()) == 5)
         assert values() == [event.metrics["reward"] for event in steps[:5]]
         assert screen.view.runs[1].step == 5
         frames.check(on.app)
@@ -191,7 +200,7 @@ def test_charts_are_the_main_metrics_of_the_runs_until_others_are_chosen(tmp_pat
     begun = [event for event in run_events(steps=1) if event.step == 0]
     record(path, iter(begun), name="new")
     record(path, run_events(steps=2), name="old")
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         alone, both = (
             load_comparison(reader, refs, "", "step", None) for refs in (["new"], ["new", "old"])
         )

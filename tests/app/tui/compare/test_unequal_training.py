@@ -2,7 +2,6 @@
 
 import json
 import re
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -64,7 +63,7 @@ async def test_the_verdict_says_so_and_the_legend_has_its_values(
 )
 def test_it_depends_on_the_axis(every: int, axis: str, unequal: str, tmp_path: Path) -> None:
     path = evaluated_runs(tmp_path, ("a", 30, 100, every), ("b", 5, 1000, 5))
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         comparison = load_comparison(reader, ["a", "b"], "", axis, None)
     told = verdict(CompareView(refs=refs_of(path), axis=axis).with_comparison(comparison))
     assert unequal in told
@@ -73,7 +72,7 @@ def test_it_depends_on_the_axis(every: int, axis: str, unequal: str, tmp_path: P
 
 def test_at_equal_tokens_other_steps_are_no_unequal_training(tmp_path: Path) -> None:
     path = evaluated_runs(tmp_path, ("a", 30, 100, 10), ("b", 5, 1000, 1))
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         comparison = load_comparison(reader, ["a", "b"], "", "tokens", None)
     assert comparison.equal_work
     told = verdict(CompareView(refs=refs_of(path), axis="tokens").with_comparison(comparison))
@@ -84,7 +83,7 @@ def test_at_equal_tokens_other_steps_are_no_unequal_training(tmp_path: Path) -> 
 def test_evaluations_of_unequal_steps_are_not_compared_as_equal_work(tmp_path: Path) -> None:
     """Up to step 16 long was evaluated at 10: 16 steps are 1.6 times as many."""
     path = evaluated_runs(tmp_path, ("long", 30, 100, 10), ("short", 16, 100, 8))
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         comparison = load_comparison(reader, ["long", "short"], "", "step", None)
     assert (comparison.equal_work, comparison.cut_at) == (False, "")
     (test,) = (row.test for row in comparison.rankings[0].settings if row.test)
@@ -95,7 +94,7 @@ def test_evaluations_of_unequal_steps_are_not_compared_as_equal_work(tmp_path: P
 
 def test_what_equal_steps_leave_out_is_said(tmp_path: Path) -> None:
     path = evaluated_runs(tmp_path, ("long", 30, 100, 10), ("short", 10, 100, 10))
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         comparison = load_comparison(reader, ["long", "short"], "", "step", None)
     assert (comparison.equal_work, comparison.cut_at) == (True, "step 10")
     told = verdict(CompareView(refs=refs_of(path)).with_comparison(comparison))

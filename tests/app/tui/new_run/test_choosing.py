@@ -14,7 +14,6 @@ from grpo_tui.app.tui.screens.new_run.state import INFO, choices_of, preset_view
 from tests.app import frames
 from tests.app.compared import workbench
 from tests.app.new_run_kit import go_to, opened, write
-from tests.app.rest import until
 from tests.app.walk import walk
 
 
@@ -68,18 +67,18 @@ async def test_a_list_is_filtered_by_typing_and_esc_ends_the_filter_first(store:
         await go_to(on, screen, "algorithm.recipe")
         await on.press("enter", *"critic")
         options = on.screen.query_one(OptionList)
-        await until(on.app, lambda: options.option_count == 1 and "ppo" in on.text)
+        await on.until(lambda: options.option_count == 1 and "ppo" in on.text)
         frames.check(on.app)
         await on.press(*"zz")
-        await until(on.app, lambda: "nothing matches" in on.text)
+        await on.until(lambda: "nothing matches" in on.text)
         await on.press("enter", "escape")
-        await until(on.app, lambda: options.option_count == len(RECIPES))
+        await on.until(lambda: options.option_count == len(RECIPES))
         picker = on.screen
         assert isinstance(picker, Picker)
         assert picker.item is not None
         assert picker.item.value == "grpo"
         await on.press(*"dr-", "down", "up", "enter")
-        await until(on.app, lambda: on.screen is screen)
+        await on.until(lambda: on.screen is screen)
         assert screen.view.form.fields["algorithm.recipe"].text == "dr-grpo"
         await on.press("enter", "escape")
         assert on.screen is screen
@@ -92,10 +91,10 @@ async def test_a_function_takes_the_place_of_a_choice(store: Path, tmp_path: Pat
         screen = await opened(on)
         await go_to(on, screen, "algorithm.signal")
         await on.press("enter")
-        await until(on.app, lambda: isinstance(on.screen, Picker))
+        await on.until(lambda: isinstance(on.screen, Picker))
         frames.check(on.app)
         await on.press("end", "enter")
-        await until(on.app, lambda: screen.view.editing)
+        await on.until(lambda: screen.view.editing)
         await write(on, f"{file}:ranks")
         await on.press("enter")
         assert screen.view.form.fields["algorithm.signal"].text == f"{file}:ranks"

@@ -173,6 +173,10 @@ def test_cost_is_that_of_a_completed_run_whose_steps_take_as_long() -> None:
             status=status,
             tokens=4096,
             elapsed=elapsed,
+            step=100,
+            attempts=1,
+            started_at="2026-11-30T10:00:00+00:00",
+            ended_at="2026-11-30T10:02:00+00:00",
             metrics=metrics,
             columns=columns,
         )
@@ -186,9 +190,15 @@ def test_cost_is_that_of_a_completed_run_whose_steps_take_as_long() -> None:
     ]
     # 4 prompts x 8 answers x 32 tokens = 1024 tokens, of 4096 in 20 s, or in 12 s
     got = cost(BASE, runs)
-    assert (got.seconds, got.run) == (5.0 * 100, "one")
+    assert (got.step_seconds, got.run) == (5.0, "one")
+    # as many evaluations as in that run, which was there for 120 s, 100 of them beside its steps
+    assert got.held_out > 0
+    assert got.seconds == pytest.approx(5.0 * 100 + 100.0)
     got = cost(BASE, runs[:-1])
-    assert (got.seconds, got.run) == (3.0 * 100, "two")
+    assert (got.step_seconds, got.run) == (3.0, "two")
+    got = cost(BASE, runs[:3])  # of one that was stopped only the speed is known
+    assert got.seconds == pytest.approx((got.tokens + got.held_out) * 1.0 / 4096)
+    assert cost(BASE, runs, 0).held_out == 0  # a task without held-out problems
     assert cost(BASE, runs[:3]).run == "stopped"
     assert cost(BASE, runs[:2]).seconds is None
 

@@ -1,7 +1,6 @@
 """New run by keys alone: choose, change, see errors, try, save, launch."""
 
 import re
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,34 +17,10 @@ from grpo_tui.experiments.db.tables import QUEUE_ITEM
 from grpo_tui.experiments.reader import StoreReader
 from tests.app import frames
 from tests.app.compared import workbench
-from tests.app.frames import LOOKS
 from tests.app.new_run_kit import EXAMPLES, go_to, opened, turn_to, write
-from tests.app.rest import until
 from tests.app.walk import walk
 from tests.engine.runs import write_world
 from tests.patience import PATIENCE
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("size", "theme"), LOOKS)
-async def test_frames_are_whole_at_every_size_and_theme_on_every_page(
-    size: tuple[int, int], theme: str, store: Path
-) -> None:
-    async with walk(workbench(store, theme), size) as on:
-        screen = await opened(on)
-        frames.check(on.app)
-        assert "model.path" in on.text
-        screen.view = replace(screen.view, examples=EXAMPLES)
-        for page in PAGE:
-            await turn_to(on, screen, page)
-            frames.check(on.app)
-            assert screen.query_one("#page").has_focus
-        await on.press("escape")
-        assert screen.query_one("#settings").has_focus
-        for key in ("enter", "L"):
-            await on.press(key)
-            frames.check(on.app)
-            await on.press("escape")
 
 
 @pytest.mark.slow
@@ -77,15 +52,15 @@ async def test_by_keys_alone_from_the_preset_to_a_run_with_another_beta(
         assert "… checking" in on.text
         monkeypatch.setattr(NewRunScreen, "REHEARSE_S", 0.05)
         screen.try_settings()
-        await until(on.app, lambda: "✓ ready" in on.text)
+        await on.until(lambda: "✓ ready" in on.text)
         await on.press("L")
-        await until(on.app, lambda: "2 steps of 2 × 4" in on.text)
+        await on.until(lambda: "2 steps of 2 × 4" in on.text)
         await on.press("enter")  # the first answer: here
-        await until(on.app, lambda: on.app.live is not None)
-        await until(on.app, lambda: not on.app.bridge.running and on.app.live is None)
-        await until(on.app, lambda: "complete after 2 steps" in on.text)
+        await on.until(lambda: on.app.live is not None)
+        await on.until(lambda: not on.app.bridge.running and on.app.live is None)
+        await on.until(lambda: "complete after 2 steps" in on.text)
     assert on.app.bridge.wait(PATIENCE)
-    with closing(StoreReader(tmp_path / "grpo.db")) as reader:
+    with StoreReader(tmp_path / "grpo.db") as reader:
         (run,) = reader.runs()
         assert run.status == "completed"
         assert run.name == "starter"
@@ -129,8 +104,7 @@ async def test_what_is_wrong_is_said_while_typing_and_nothing_is_launched(store:
         frames.check(on.app)
         # the other launch key works inside the field as well, and is refused
         await on.press("f5")
-        await until(
-            on.app,
+        await on.until(
             lambda: "to fix first" in on.text,
         )
         assert on.screen is screen
@@ -166,9 +140,9 @@ async def test_a_recipe_that_the_settings_exclude_is_refused_in_its_rules_words(
 @pytest.mark.slow
 async def test_clone_from_runs_shows_exactly_the_setting_that_differs(store: Path) -> None:
     async with walk(workbench(store)) as on:
-        await until(on.app, lambda: "calm-otter" in on.text)
+        await on.until(lambda: "calm-otter" in on.text)
         await on.press("c")
-        await until(on.app, lambda: "cloned run" in on.text)
+        await on.until(lambda: "cloned run" in on.text)
         screen = on.screen
         assert not screen.view.form.changed
         await go_to(on, screen, "algorithm.beta")
@@ -182,7 +156,7 @@ async def test_clone_from_runs_shows_exactly_the_setting_that_differs(store: Pat
         assert "← 0.04" in text
         frames.check(on.app)
         await on.press("L")
-        assert "Differs from calm-otter: algorithm.beta." in on.text
+        assert "Differs from run calm-otter: algorithm.beta." in on.text
         await on.press("escape", "backspace")
         assert not screen.view.form.changed
 
@@ -200,7 +174,7 @@ async def test_the_settings_are_saved_as_yaml_and_an_old_file_is_not_lost(
         await on.press("w")
         await write(on, "mine.yaml")
         await on.press("enter")
-        await until(on.app, lambda: "exists already" in on.told)
+        await on.until(lambda: "exists already" in on.told)
         assert (tmp_path / "mine.yaml").read_text() == "old"
 
 
@@ -210,8 +184,8 @@ async def test_a_run_can_be_queued_and_says_so(tmp_path: Path) -> None:
     async with walk(workbench(path), notifications=True) as on:
         await opened(on)
         await on.press("L", "q")
-        await until(on.app, lambda: "waits in the queue" in on.text)
-    with closing(StoreReader(path)) as reader:
+        await on.until(lambda: "waits in the queue" in on.text)
+    with StoreReader(path) as reader:
         (item,) = reader.queue()
         assert item.name == "starter"
         assert reader.value(select(QUEUE_ITEM.c.config))["algorithm"]["passes"] == 2

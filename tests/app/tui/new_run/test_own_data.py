@@ -17,18 +17,14 @@ from grpo_tui.app.tui.screens.new_run.columns import (
     uses_of,
 )
 from grpo_tui.app.tui.screens.new_run.render import (
-    HELP,
     form_blocks,
-    help_lines,
-    prompt_text,
 )
 from grpo_tui.app.tui.screens.new_run.screen import NewRunScreen
-from grpo_tui.app.tui.screens.new_run.state import MAIN, NewRunView, choices_of, preset_view
+from grpo_tui.app.tui.screens.new_run.state import NewRunView, choices_of, preset_view
 from grpo_tui.app.tui.widgets.panel import cells, plain_text
 from tests.app import frames
 from tests.app.compared import workbench
 from tests.app.new_run_kit import EXAMPLES, opened, write
-from tests.app.rest import until
 from tests.app.script import HOSTILE
 from tests.app.walk import walk
 
@@ -126,35 +122,6 @@ def test_an_error_is_wrapped_and_not_cut_below_its_setting_whatever_the_width() 
             assert "".join(error.split()) in "".join(text.split())
 
 
-def test_at_80_by_24_the_less_important_settings_and_parts_of_help_are_cut_first() -> None:
-    visible = form_blocks(preset_view("starter"), 78)[:12]
-    shown = plain_text([line for block in visible for line in block])
-    order = [path for path in MAIN if path != "task.columns"]  # arithmetic has no columns
-    assert [path for path in order if path in shown] == order[:12]
-    view = typed(own(), "steps", "5")
-    view = typed(view.searched("steps"), "rollout.prompts", "0")
-    text = plain_text(help_lines(replace(view, cursor="steps"), 78)[:5])
-    labels = [line.split()[0] for line in text.splitlines()[1:]]
-    assert labels == sorted(labels, key=HELP.index)
-    assert labels[:2] == ["allowed", "was"]
-
-
-def test_a_wide_list_has_the_help_of_each_setting_and_after_a_search_all_of_it() -> None:
-    def shown(view: NewRunView, width: int) -> str:
-        return plain_text([line for block in form_blocks(view, width) for line in block])
-
-    view = replace(preset_view("starter"), roomy=True)
-    assert "Measure KL to the reference" in shown(view, 117)
-    assert "forward per answer." not in shown(view, 117)
-    assert "forward per answer." in shown(view.searched("measure kl"), 117)
-    assert "Measure KL" not in shown(view, 78)
-
-
-def test_special_tokens_of_a_prompt_stand_out() -> None:
-    (line, _) = prompt_text("<s>a <s>b\nc", 40, ["<s>"])
-    assert [text for text, style in line if style == "series.kl"] == ["<s>", "<s>"]
-
-
 # -- by keys -------------------------------------------------------------------------------------
 
 
@@ -177,7 +144,7 @@ async def test_a_file_with_odd_columns_is_mapped_and_its_prompts_are_one_key_awa
         await on.press("down", "down", "enter")
         await write(on, str(file))
         await on.press("enter")
-        await until(on.app, lambda: bool(screen.view.columns))
+        await on.until(lambda: bool(screen.view.columns))
         await on.press("down", "enter")
         assert all(text in on.text for text in ("used as", "Frage", "3 + 4?", "1 + 1?"))
         frames.check(on.app)
@@ -185,6 +152,6 @@ async def test_a_file_with_odd_columns_is_mapped_and_its_prompts_are_one_key_awa
         assert screen.view.config.task.columns == {"prompt": "Frage", "answer": "Lösung"}
         await on.press("enter", "escape")
         assert screen.view.config.task.columns == {"prompt": "Frage", "answer": "Lösung"}
-        await until(on.app, lambda: not screen.view.activity)
+        await on.until(lambda: not screen.view.activity)
         await on.press("n")
         assert "1 + 2 = ?" in on.text

@@ -1,6 +1,5 @@
 """Sweeps from the form: several values and seeds, their check, their cost, and the queue."""
 
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,6 @@ from grpo_tui.experiments.reader import StoreReader
 from tests.app import frames
 from tests.app.compared import workbench
 from tests.app.new_run_kit import go_to, opened, write
-from tests.app.rest import until
 from tests.app.walk import walk
 
 
@@ -88,11 +86,11 @@ def test_each_value_is_checked_like_a_single_one(
 
 
 def test_the_cost_of_a_sweep_is_that_of_all_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    def price(config: object, _runs: object = ()) -> state.Cost:
+    def price(config: object, *_: object) -> state.Cost:
         steps = config.steps  # type: ignore[attr-defined]
         return state.Cost(tokens=1, seconds=float(steps), gigabytes=steps / 1000, run="")
 
-    monkeypatch.setattr(render, "cost", price)
+    monkeypatch.setattr(state, "cost", price)
     view = preset_view("starter").with_form(form(steps="10,50", seeds="3"))
     # 3 seeds x (10 + 50) steps of one second and one megabyte
     text = render.launch_text(view, "")
@@ -124,17 +122,17 @@ async def test_a_sweep_is_typed_launched_and_queued(
             await on.press("enter")
             await write(on, text)
             await on.press("enter", "escape")
-        await until(on.app, lambda: "4 runs" in on.text)
+        await on.until(lambda: "4 runs" in on.text)
         frames.check(on.app)
         await on.press("L")
-        await until(on.app, lambda: "start the sweep" in on.text)
+        await on.until(lambda: "start the sweep" in on.text)
         assert "4 runs" in on.text
         frames.check(on.app)
         await on.press("s")
-        await until(on.app, lambda: "4 runs of starter" in on.text)
-        await until(on.app, lambda: "4 in the queue (Q)" in on.text)  # on Runs
+        await on.until(lambda: "4 runs of starter" in on.text)
+        await on.until(lambda: "4 in the queue (Q)" in on.text)  # on Runs
     assert started == [path]
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         items = reader.queue()
     settings = [(item.settings["algorithm.beta"], item.settings["seed"]) for item in items]
     assert settings == [(0.04, 0), (0.04, 1), (0.4, 0), (0.4, 1)]
@@ -145,7 +143,7 @@ async def test_several_values_marked_in_a_list_make_a_sweep(tmp_path: Path) -> N
         screen = await opened(on)
         await go_to(on, screen, "algorithm.trust")
         await on.press("enter", "home", "down", "space", "down", "space", "enter")
-        await until(on.app, lambda: on.screen is screen)
+        await on.until(lambda: on.screen is screen)
         values = screen.view.form.axes["algorithm.trust"]
         assert len(values) == 2
         await on.press("u")

@@ -37,7 +37,7 @@ async def test_without_mlx_the_extra_is_named_and_editing_and_queueing_go_on(
     monkeypatch.setattr(TrialProcess, "request", request)
     async with walk(workbench(store)) as on:
         screen = await opened(on)
-        await until(on.app, lambda: "▲ Install the extra 'cpu'" in on.text)
+        await on.until(lambda: "▲ Install the extra 'cpu'" in on.text)
         assert "cannot start now" in on.text
         await on.press("L")
         text = on.text
@@ -128,7 +128,7 @@ async def test_example_prompts_memory_and_rewards_show_what_the_trial_gave(
         form = form.type("task.name", f"{world}/problems.jsonl")
         form = form.type("rewards.functions", f"{world}/rewards.py:letters")
         screen.change(form.type("rewards.weights", "1"))
-        await until(on.app, lambda: "peak" in screen.view.memory and not screen.view.activity)
+        await on.until(lambda: "peak" in screen.view.memory and not screen.view.activity)
         assert "weights" in on.text
         await turn_to(on, screen, "prompts")
         text = on.text
@@ -136,41 +136,15 @@ async def test_example_prompts_memory_and_rewards_show_what_the_trial_gave(
         assert "1 of 3" in text
         await turn_to(on, screen, "try")
         await on.press("enter", "a", "b", "c")
-        await until(on.app, lambda: bool(screen.view.scores))
+        await on.until(lambda: bool(screen.view.scores))
         assert "letters" in on.text
         # three letters of twelve
         assert screen.view.scores["total"] == 0.25
         frames.check(on.app)
         screen.change(form.type("rewards.functions", "no/such.py:letters"))
-        await until(on.app, lambda: "problem" in screen.view.scores)
+        await on.until(lambda: "problem" in screen.view.scores)
         screen.change(form)
-        await until(on.app, lambda: screen.view.scores.get("total") == 0.25)
-
-
-@pytest.mark.slow
-async def test_what_was_refused_is_tried_again_when_it_is_launched(
-    store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The file may have been mended meanwhile."""
-    monkeypatch.setattr(NewRunScreen, "REHEARSE_S", 0.05)
-    refused = {"rewards.functions": "mine.py: there is no function brevity"}
-
-    async def request(_: object, method: str, *__: object, **___: object) -> Mapping[str, Any]:
-        return {"problems": dict(refused), "now": "", "fetches": []} if method == "ready" else {}
-
-    monkeypatch.setattr(TrialProcess, "request", request)
-    async with walk(workbench(store)) as on:
-        screen = await opened(on)
-        screen.try_settings()
-        await until(on.app, lambda: "1 to fix" in on.text)
-        refused["rewards.functions"] = "mine.py: there is no function length"
-        await on.press("L")
-        await until(on.app, lambda: "length" in screen.view.errors["rewards.functions"])
-        refused.clear()
-        await on.press("L")
-        await until(on.app, lambda: "✓ ready" in on.text)
-        await on.press("L")
-        await until(on.app, lambda: "into the queue" in on.text)
+        await on.until(lambda: screen.view.scores.get("total") == 0.25)
 
 
 @pytest.mark.slow
@@ -189,17 +163,17 @@ async def test_a_mended_file_is_tried_again_by_itself_and_by_the_launch(
     async with walk(workbench(store)) as on:
         screen = await opened(on)
         screen.change(screen.view.form.type("rewards.functions", f"{file}:brevity"))
-        await until(on.app, lambda: "1 to fix" in on.text)
-        await until(on.app, lambda: file in screen._written)
+        await on.until(lambda: "1 to fix" in on.text)
+        await on.until(lambda: file in screen._written)
         file.write_text("mended")
-        await until(on.app, lambda: "✓ ready" in on.text)
+        await on.until(lambda: "✓ ready" in on.text)
         file.write_text("broken")
-        await until(on.app, lambda: "1 to fix" in on.text)
+        await on.until(lambda: "1 to fix" in on.text)
         for timer in [timer for timer in screen._timers if timer.name == "files"]:
             timer.stop()  # from here on only the launch looks
         file.write_text("mended")
         await on.press("L")
-        await until(on.app, lambda: "into the queue" in on.text)
+        await on.until(lambda: "into the queue" in on.text)
 
 
 @pytest.mark.slow
@@ -223,7 +197,7 @@ async def test_a_result_of_other_settings_says_nothing_about_those_of_now(
         screen.change(screen.view.form.type("seed", "7"))
         assert screen.view.ready == {}
         release.set()
-        await until(on.app, lambda: "✓ ready" in on.text)
+        await on.until(lambda: "✓ ready" in on.text)
         await on.press("end", "enter", "escape", "u")  # nothing is typed
         await on.pilot.pause()
         assert "✓ ready" in on.text

@@ -8,9 +8,9 @@ import pytest
 
 from grpo_engine.config.parse import build
 from grpo_engine.presets import names
-from grpo_tui.app.tui.screens.new_run import render
 from grpo_tui.app.tui.screens.new_run.render import (
     cost_lines,
+    form_blocks,
     header_line,
     help_lines,
     is_unread,
@@ -19,7 +19,6 @@ from grpo_tui.app.tui.screens.new_run.render import (
 )
 from grpo_tui.app.tui.screens.new_run.state import (
     INFO,
-    Cost,
     NewRunView,
     RunForm,
     preset_view,
@@ -82,18 +81,6 @@ def test_the_starter_is_said_to_know_one_task() -> None:
     for task, text in (("arithmetic", "✓ ready"), ("rows.jsonl", "starter knows arithmetic")):
         view = replace(typed(preset_view("starter"), task__name=task), ready=ready)
         assert text in words([header_line(view, 160)])
-
-
-def test_a_narrow_header_names_the_time_rather_than_half_of_the_costs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    price = Cost(tokens=143_000, seconds=30.0, gigabytes=0.001, run="")
-    monkeypatch.setattr(render, "cost", lambda *_: price)
-    ready = {"problems": [], "now": "", "fetches": []}
-    view = replace(preset_view("starter"), ready=ready, memory={"peak": 0.13e9})
-    texts = [words([header_line(view, width)]) for width in (80, 120)]
-    assert all(", about 30s " in text and "…" not in text for text in texts)
-    assert "128 answers" in texts[1]
 
 
 def test_the_suggested_name_is_free_also_beside_the_runs_of_a_sweep() -> None:
@@ -173,3 +160,39 @@ def test_the_price_of_kl_at_beta_0_is_shown_where_no_penalty_pays_it(
     form = RunForm(build(tree))
     shown = words(cost_lines(NewRunView(form=form), 90))
     assert ("128 answers scored by the reference as well: +100% of a forward" in shown) == more
+
+
+def test_of_a_server_its_settings_are_listed_and_its_calls_stand_in_place_of_memory() -> None:
+    view = preset_view("starter")
+    assert "remote.url" in [row.path for row in view.rows]
+    assert "remote.key_env" not in [row.path for row in view.rows]
+    memory = {"peak": 2e9, "limit": 4e9, "refused": ""}  # of the settings before
+    view = replace(typed(view, remote__url="http://localhost:8000"), memory=memory)
+    assert not view.form.errors
+    paths = [row.path for row in view.rows]
+    assert {"remote.url", "remote.model", "remote.key_env", "remote.insecure"} <= set(paths)
+    text = words(cost_lines(view, 70))
+    assert "http://localhost:8000 has the weights" in text
+    assert "GB of" not in text.replace("GB of token numbers", "")
+    assert "memory" not in text
+    assert "of memory" not in words([header_line(view, 200)])
+    asked = {"calls": "at most 9 a step", "its tokens": "at most 400 read"}
+    text = words(cost_lines(replace(view, memory={"server": asked, "refused": ""}), 70))
+    assert "at most 9 a step" in text
+    assert "at most 400 read" in text
+
+
+def test_what_a_server_cannot_have_is_named_where_it_was_typed() -> None:
+    view = typed(preset_view("starter"), remote__url="http://localhost:8000", rollout__top_p=".9")
+    assert "rollout.top_p cannot be used with remote.url" in view.errors["rollout.top_p"]
+    view = typed(preset_view("starter"), rollout__top_p=".9", remote__url="http://example.org")
+    assert "readable over the network" in view.errors["remote.url"]
+    view = typed(view, remote__insecure="true")
+    assert "rollout.top_p cannot be used" in view.errors["remote.url"]
+
+
+def test_the_help_beside_a_few_settings_is_not_cut() -> None:
+    view = preset_view("starter").searched("beta")
+    text = "\n".join(words(block) for block in form_blocks(view, 98))
+    assert "Decay of the second moment" in text
+    assert "…" not in text

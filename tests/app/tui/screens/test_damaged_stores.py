@@ -9,7 +9,6 @@ from grpo_engine.config.parse import build
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.experiments.record.recorder import start_run
-from tests.app.rest import until
 from tests.app.script import CONFIG
 from tests.app.stored import run_events
 from tests.app.tui.screens.test_hostile import KEYS, OBEYED
@@ -63,9 +62,9 @@ async def test_a_store_edited_by_hand_ends_no_screen(
     ) as on:
         screen = on.screen
         screen.action_switch("archived")  # whether a run is archived cannot be read either
-        await until(on.app, lambda: len(screen.view.runs) == 2 and screen.view.preview is not None)
+        await on.until(lambda: len(screen.view.runs) == 2 and screen.view.preview is not None)
         if name not in ("texts", "infinite numbers"):  # which can be read
-            await until(on.app, lambda: "is damaged: " in on.text)
+            await on.until(lambda: "is damaged: " in on.text)
         for key in KEYS:
             await on.press(key)
             assert not any(sign in on.text for sign in OBEYED)

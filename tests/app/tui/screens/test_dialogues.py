@@ -11,7 +11,7 @@ from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.screens.rollouts.screen import CompletionPanel
 from tests.app import dialogues, frames
 from tests.app.compared import workbench
-from tests.app.frames import LOOKS, SIZES
+from tests.app.frames import LOOKS
 from tests.app.script import FIRST_WALL_TIME
 from tests.app.stored import record
 from tests.app.tui.screens.test_rollouts import opened
@@ -91,20 +91,6 @@ async def test_turns_are_shown_with_reply_info_and_reward(store: Path) -> None:
         assert "reward .7" in last  # 1 - .1 × 3 guesses before it
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_what_was_replied_to_a_turn_is_beside_it_where_there_is_room(
-    size: tuple[int, int], store: Path
-) -> None:
-    async with walk(workbench(store), size) as on:
-        screen = await at(on, 0, 0)
-        for turn in range(1, 5):
-            text = on.text
-            assert f"turn {turn} of 4" in text
-            assert turn == 4 or "Guess: guesses" in text
-            await on.press("pagedown")
-        assert screen.view.token == 12
-
-
 async def test_the_cursor_walks_over_the_models_tokens_only(store: Path) -> None:
     async with walk(workbench(store)) as on:
         screen = await at(on, 0, 0)
@@ -119,16 +105,6 @@ async def test_the_cursor_walks_over_the_models_tokens_only(store: Path) -> None
         await on.press("left", "left", "left")
         assert screen.view.token == 8
         assert screen.view.at_token(7).token == 5  # of a reply: the token before it
-
-
-async def test_the_moments_of_a_run_are_never_a_reply(store: Path) -> None:
-    async with walk(workbench(store)) as on:
-        screen = await at(on, 0, 0)
-        for _ in range(12):
-            await on.press("f")
-            await on.app.workers.wait_for_complete()
-            await on.pilot.pause()
-            assert screen.view.token in screen.view.tokens
 
 
 async def test_a_failed_environment_says_why_in_its_turn_and_beside_the_reward(

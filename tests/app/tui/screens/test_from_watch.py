@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from tests.app.rest import until
 from tests.app.stored import record, run_events, workbench
 from tests.app.walk import walk
 
@@ -15,9 +14,9 @@ async def test_rollouts_opens_at_the_step_and_the_prompt_of_watch(tmp_path: Path
         async def at(cursor: tuple[int, ...], *keys: str) -> None:
             await on.press(*keys)
             screen = on.screen
-            await until(on.app, lambda: screen.view.cursor[:2] == cursor and screen.ready)
+            await on.until(lambda: screen.view.cursor[:2] == cursor and screen.ready)
 
-        await until(on.app, lambda: on.screen.snapshot.step == 8)
+        await on.until(lambda: on.screen.snapshot.step == 8)
         await at((8, 0), "4")
         await at((7, 0), "less_than_sign", "m")
         assert "heat: change" in on.text
@@ -29,7 +28,7 @@ async def test_rollouts_opens_at_the_step_and_the_prompt_of_watch(tmp_path: Path
         view = on.screen.view
         assert view.step.origin == "pinned"
         await on.press("t")  # back to where it was
-        await until(on.app, lambda: on.screen.view.step.origin == "train")
+        await on.until(lambda: on.screen.view.step.origin == "train")
         await at((6, 1))
         await at((8, 0), "3", "escape", "p", "4")
         assert on.screen.view.step.origin == "train"

@@ -4,19 +4,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from textual.containers import VerticalScroll
-from textual.widgets import Static
 
 from grpo_tui.app.feed.snapshot import Snapshot
-from grpo_tui.app.text.safe_text import cell_len
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.help.screen import HelpScreen
 from grpo_tui.app.tui.dialogs.help.topics import alert_part
-from grpo_tui.app.tui.looks.colours import PALETTES, rgb
 from grpo_tui.app.tui.screens.watch.panels import Curves
 from grpo_tui.experiments.values import AlertView
-from tests.app import frames
-from tests.app.rest import until
 from tests.app.script import Script
 from tests.app.stored import record, run_events
 from tests.app.stored import workbench as stored
@@ -30,7 +24,7 @@ async def helped(on: Walk) -> None:
     """Help over Watch."""
     await on.see("reward")
     await on.press("question_mark")
-    await until(on.app, lambda: isinstance(on.screen, HelpScreen))
+    await on.until(lambda: isinstance(on.screen, HelpScreen))
 
 
 @pytest.mark.parametrize(
@@ -58,16 +52,6 @@ def test_an_alert_has_the_numbers_of_the_charts(
     assert rows["raised"] == "3 times, first at step 4, last at step 9"
 
 
-async def test_the_texts_of_help_keep_a_cell_from_the_scroll_bar(tmp_path: Path) -> None:
-    async with walk(workbench(SHORT.events(), tmp_path), (80, 24)) as on:
-        await helped(on)
-        end = on.screen.query_one(VerticalScroll).scrollable_content_region.right
-        for text in on.screen.query(Static):
-            assert text.content_region.right < end
-            lines = str(text.content).splitlines()
-            assert max(map(cell_len, lines), default=0) <= text.content_region.width
-
-
 @pytest.mark.slow
 async def test_slash_on_the_help_finds_help_on_anything(tmp_path: Path) -> None:
     async with walk(workbench(SHORT.events(), tmp_path)) as on:
@@ -76,46 +60,6 @@ async def test_slash_on_the_help_finds_help_on_anything(tmp_path: Path) -> None:
         await on.see("alert nothing_learned")
         await on.press("enter")
         await on.see("alert: nothing learned", "not raised in this run")
-
-
-def looks_of(app: Workbench, words: str) -> set[tuple[str, str]]:
-    """Foreground and background of each piece of the active screen that contains the words."""
-    found = set()
-    for strip in app.screen._compositor.render_strips():
-        for text, look, _ in strip:
-            if words in text and look is not None and look.color and look.bgcolor:
-                found.add((look.color.get_truecolor().hex, look.bgcolor.get_truecolor().hex))
-    return found
-
-
-def place_of(app: Workbench, words: str) -> tuple[int, int]:
-    """The position of the words on the active screen."""
-    for y, row in enumerate(frames.frame(app)):
-        if words in row:
-            return cell_len(row[: row.index(words)]), y
-    raise AssertionError(frames.text(app))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("theme", list(PALETTES))
-async def test_words_marked_with_the_mouse_can_be_read_in_every_theme(
-    theme: str, tmp_path: Path
-) -> None:
-    palette = PALETTES[theme]
-    look = {tuple(rgb(palette.colour(name)).hex for name in ("headline", "cursor"))}
-    app = workbench(SHORT.events(), tmp_path, theme)
-    async with walk(app) as on:
-        pilot = on.pilot
-        await helped(on)
-        x, y = place_of(app, "Mean of the weighted rewards")
-        await pilot.mouse_down(offset=(x, y))
-        await pilot.hover(offset=(x + 5, y + 1))
-        await pilot.mouse_up(offset=(x + 5, y + 1))
-        assert looks_of(app, "Mean of the weighted rewards") == look
-        frames.check(app)
-        await pilot.click(offset=(x, y), times=2)
-        assert looks_of(app, "Higher is better.") == look
-        frames.check(app)
 
 
 @pytest.mark.slow
@@ -134,7 +78,7 @@ async def test_a_panel_asks_for_help_on_what_it_shows_unless_a_question_is_open(
         await on.press("n")
         curves.focus()
         await on.press("enter")
-        await until(on.app, lambda: isinstance(on.screen, HelpScreen))
+        await on.until(lambda: isinstance(on.screen, HelpScreen))
         await on.see("help", "reward")
 
 

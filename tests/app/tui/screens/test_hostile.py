@@ -19,7 +19,6 @@ from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.experiments.record.recorder import start_run
 from grpo_tui.experiments.store import ExperimentStore
 from tests.app import dialogues, frames
-from tests.app.rest import until
 from tests.app.script import CONFIG, HOSTILE, hostile_group
 from tests.app.stored import run_events, with_ends
 from tests.app.walk import walk
@@ -66,7 +65,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 event = replace(event, metrics={**event.metrics, f"rewards/{NAME}/mean": 1.0})
             handle.put(event)
         handle.close()
-    with closing(ExperimentStore(path)) as opened:
+    with ExperimentStore(path) as opened:
         opened.change(1, note=HOSTILE[7][:3000] + NAME)
     return path
 
@@ -86,7 +85,7 @@ async def test_a_store_of_hostile_runs_is_harmless_on_every_screen(
 ) -> None:
     async with walk(Workbench(store, preferences=Preferences()), size, notifications=True) as on:
         screen = on.screen
-        await until(on.app, lambda: len(screen.view.runs) == 2 and screen.view.preview is not None)
+        await on.until(lambda: len(screen.view.runs) == 2 and screen.view.preview is not None)
         for key in KEYS:
             await on.press(key)
             frames.check(on.app)
@@ -120,7 +119,7 @@ async def test_words_of_another_version_are_shown_as_they_are(tmp_path: Path, st
         conn.commit()
     async with walk(Workbench(path, preferences=Preferences()), notifications=True) as on:
         screen = on.screen
-        await until(on.app, lambda: len(screen.view.runs) == 2 and screen.view.preview is not None)
+        await on.until(lambda: len(screen.view.runs) == 2 and screen.view.preview is not None)
         assert "vexed" in on.text
         for key in KEYS:
             await on.press(key)

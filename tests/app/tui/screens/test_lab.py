@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,6 @@ from grpo_tui.app.tui.widgets.panel import cells, plain_text
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import start_run
 from tests.app import dialogues, frames
-from tests.app.frames import LOOKS
 from tests.app.rest import until
 from tests.app.script import CONFIG
 from tests.app.stored import record, run_events, workbench
@@ -42,9 +40,7 @@ from tests.app.walk import Walk, walk
 async def opened(on: Walk) -> Any:
     """Go from Watch to the lab."""
     await on.press("4")
-    await until(
-        on.app, lambda: isinstance(on.screen, RolloutsScreen) and bool(on.screen.view.groups)
-    )
+    await on.until(lambda: isinstance(on.screen, RolloutsScreen) and bool(on.screen.view.groups))
     await on.press("v")
     return await computed(on)
 
@@ -118,22 +114,6 @@ async def test_a_run_without_token_numbers_says_so_at_the_top_and_how_they_are_r
         assert "No answer of this step has token numbers." in on.text
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("size", "theme"), LOOKS)
-async def test_every_scope_is_whole_at_every_size_and_theme(
-    size: tuple[int, int], theme: str, store: Path
-) -> None:
-    async with walk(workbench(store, theme), size) as on:
-        await opened(on)
-        await on.press("right", "down", "right")
-        for words in ("steps 1 to 6", "step 6"):
-            await computed(on)
-            frames.check(on.app)
-            assert words in on.text
-            assert "was 0.2" in on.text
-            await on.press("t")
-
-
 async def test_a_step_shows_its_answers_before_and_after(store: Path) -> None:
     async with walk(workbench(store)) as on:
         lab = await opened(on)
@@ -172,8 +152,7 @@ async def test_a_value_that_is_none_is_refused_and_a_clone_trains_with_the_chang
         await on.press("up", "enter", *"dapo", "enter", "down", "enter", "full_stop", "1", "enter")
         await computed(on)
         await on.press("c")
-        await until(
-            on.app,
+        await on.until(
             lambda: (
                 isinstance(on.screen, NewRunScreen) and on.screen.view.form.origin.kind == "clone"
             ),
@@ -187,7 +166,7 @@ async def test_a_value_that_is_none_is_refused_and_a_clone_trains_with_the_chang
 def test_a_group_left_out_of_the_update_has_no_token_numbers(store: Path) -> None:
     # as where old log-probabilities are computed before the rows to train are chosen
     update = ev.UpdateTotals(rows=16, tokens=100)
-    with closing(StoreReader(store)) as reader:
+    with StoreReader(store) as reader:
         shown = load_step(reader, run_info(reader, 1), 6)
         whole = {group.key: reader.tokens(1, group.key) for group in shown.groups}
         assert {group for group, _ in read_step(reader, shown, 6)[1]} == {0, 1, 2, 3}
@@ -203,7 +182,7 @@ def test_a_group_left_out_of_the_update_has_no_token_numbers(store: Path) -> Non
 
 
 def test_a_range_has_no_average_before_all_its_steps_are_computed(store: Path) -> None:
-    with closing(StoreReader(store)) as reader:
+    with StoreReader(store) as reader:
         shown = load_step(reader, run_info(reader, 1), None)
     view = LabView(step=shown, selected=(0, 0), recipe=BETA, steps=(1, 2))
     one, other = LossEffect(tokens=10, clipped=1), LossEffect(tokens=10, clipped=9)
@@ -258,7 +237,7 @@ def test_a_range_has_no_average_before_all_its_steps_are_computed(store: Path) -
 def test_the_rows_of_two_recipes_are_distinct_texts_and_a_sentence_says_what_differs(
     changes: dict[str, float], clipped: int, label: str, sentence: str, store: Path
 ) -> None:
-    with closing(StoreReader(store)) as reader:
+    with StoreReader(store) as reader:
         shown = load_step(reader, run_info(reader, 1), None)
     other = recipe(shown.run.recipe, **changes)
     effects = {

@@ -1,17 +1,17 @@
 """What Rollouts says about older runs, unfinished steps, bounds and visits is true."""
 
 import re
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from grpo_engine import events as ev
 from grpo_engine.config.parse import build
 from grpo_tui.app.feed.stored import StoreFeed
-from grpo_tui.app.inspector.measures import Highlight
+from grpo_tui.app.inspector.explain import gradient_sum
 from grpo_tui.app.inspector.stored import (
     UNFINISHED,
     load_group,
@@ -24,18 +24,21 @@ from grpo_tui.app.tui.screens.rollouts.render import (
     CUT_FIRST,
     _ratio_line,
     _ratio_text,
+    compared_lines,
     fitted,
-    heat_notes,
+    group_blocks,
     history_line,
-    reward_lines,
+    hit_columns,
+    hit_lines,
     table_lines,
 )
-from grpo_tui.app.tui.screens.rollouts.screen import CompletionPanel, GroupsPanel
+from grpo_tui.app.tui.screens.rollouts.screen import GroupsPanel
+from grpo_tui.app.tui.screens.rollouts.state import RolloutsView
 from grpo_tui.app.tui.widgets.panel import Line, cells
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import start_run
-from grpo_tui.experiments.values import GroupView
-from tests.app.inspector.kit import term
+from grpo_tui.experiments.values import GroupView, SearchHit
+from tests.app.inspector.kit import group, rollout, term
 from tests.app.script import CONFIG
 from tests.app.stored import run_events
 from tests.app.tui.screens.test_rollouts import opened
@@ -61,7 +64,7 @@ def said(lines: list[Line]) -> str:
 def test_a_group_without_losses_says_why(
     advantage: float, scored: bool, text: str, store: Path
 ) -> None:
-    with closing(StoreReader(store)) as reader:
+    with StoreReader(store) as reader:
         step = load_step(reader, run_info(reader, 1), 3)
         group = step.groups[0]
         tokens = reader.tokens(1, group.key)
@@ -145,53 +148,6 @@ def test_the_diamond_is_beyond_its_bound_only_where_the_ratio_is() -> None:
         assert all(("◆" in part) is there for there, part in parts), drawn
 
 
-@pytest.mark.parametrize("high", [1.2, 1.28])
-def test_the_side_that_is_clipped_fits_into_the_narrowest_panel(high: float) -> None:
-    drawn = said([_ratio_line(term(ratio=1.316, low=0.8, high=high, side="high"))])
-    assert drawn.endswith("CLIPPED high")
-    assert len(drawn) <= 54  # at 80 columns
-
-
-def test_names_of_reward_functions_and_duplicates_are_not_cut_beside_room(store: Path) -> None:
-    with closing(StoreReader(store)) as reader:
-        (first, *_) = reader.groups(1, step=4, origin="train")
-    names = {"numeric_answer": 1.0, "format_all": 0.5}
-    rewards = tuple(
-        ev.RewardValue(name=name, value=value, weight=1.0) for name, value in names.items()
-    )
-    rollouts = tuple(
-        replace(first.rollouts[0], index=index, text="so 22", rewards=rewards) for index in range(8)
-    )
-    group = replace(first, rollouts=rollouts)
-    shown = SimpleNamespace(group=group, rollout=rollouts[0], step=None)
-    lines = reward_lines(shown, 22)  # type: ignore[arg-type]  # only these are read
-    text = said(lines)
-    for name in names:
-        line = next(line for line in text.splitlines() if name in line)
-        assert "━" in line
-    assert "same as b, c, d, e, f, g, h" in " ".join(text.split())
-    assert max(map(cells, lines)) <= 22
-
-
-@pytest.mark.parametrize(
-    ("origin", "temperature", "text"),
-    [
-        ("train", 1.0, "training drew this prompt once"),
-        ("eval", 0.0, "this held-out prompt has greedy answers at this step only"),
-        ("eval", 1.0, "this held-out prompt has sampled answers at this step only"),
-        ("pinned", 1.0, "this pinned prompt has sampled answers at this step only"),
-    ],
-)
-def test_only_a_training_prompt_is_said_to_be_drawn(
-    origin: ev.Origin, temperature: float, text: str, store: Path
-) -> None:
-    with closing(StoreReader(store)) as reader:
-        (first, *_) = reader.groups(1, step=4, origin="train")
-    group = replace(first, origin=origin, sampling={"temperature": temperature})
-    assert text in said([history_line((group,), group, 78)])
-    assert history_line((), group, 78) == []  # the history is not read yet
-
-
 @pytest.mark.parametrize(
     ("rewards", "bars"),
     [
@@ -204,7 +160,7 @@ def test_only_a_training_prompt_is_said_to_be_drawn(
 def test_the_bars_of_a_prompt_by_step_begin_at_no_reward(
     rewards: tuple[float, ...], bars: str, store: Path
 ) -> None:
-    with closing(StoreReader(store)) as reader:
+    with StoreReader(store) as reader:
         (first, *_) = reader.groups(1, step=4, origin="train")
     visits = [
         replace(first, key=step, step=step, reward_mean=reward)
@@ -231,49 +187,31 @@ def test_the_table_of_tokens_tells_a_ratio_from_1_as_the_panel_does(store: Path)
     ]  # fmt: skip
 
 
-def test_a_clipped_token_is_named_in_the_title_of_a_narrow_panel(store: Path) -> None:
+def test_the_table_of_tokens_leaves_out_columns_before_it_is_wider_than_its_panel(
+    store: Path,
+) -> None:
+    """All columns need 5 + 10 + 7 numbers of 7 cells + 3 = 67."""
     view = rollouts_view(store)
-    clipped = Highlight(view.cursor, 1.3)
-    view = replace(view, measure="clipped", highlights=(clipped,))
-    assert heat_notes(view) == [
-        "clipped token 1 of 1 in the step · heat: push with KL",
-        "clipped token 1 of 1 · push with KL",
-        "clipped token 1 of 1 in the step",
-        "clipped token 1 of 1",
-    ]
-    assert "clipped token 1 of 1" in painted(CompletionPanel, 54, 20, view=view)
+    heads = []
+    for width in range(30, 90):
+        lines = table_lines(view, width, 60)
+        assert all(cells(line) <= width for line in lines)
+        heads.append(said(lines[:1]).split())
+    assert heads[67 - 30] == ["token", "ref", "old", "new", "after", "ratio", "KL", "gradient"]
+    assert heads[66 - 30] == ["token", "ref", "old", "new", "ratio", "KL", "gradient"]
+    assert heads[40 - 30] == ["token", "old", "new", "ratio"]
 
 
 def test_what_says_why_a_token_is_not_pushed_stays_where_there_is_no_room() -> None:
-    names = ("title", "prob", "ratio", "passes", "why", "gradient", "share")
+    names = ("title", "prob", "after", "ratio", "passes", "why", "gradient", "share")
     parts: dict[str, list[Line]] = {name: [[(name, "")]] for name in names}
-    assert fitted(parts, 7) == [[(name, "")] for name in names]
-    for height in range(3, 7):
+    assert fitted(parts, 8) == [[(name, "")] for name in names]
+    for height in range(4, 8):
         lines = said(fitted(parts, height)).splitlines()
         assert len(lines) == height
         left = [name for name in names if name not in CUT_FIRST[: len(names) - height + 1]]
         assert lines == [*left, f"… {len(names) - height + 1} more lines; z makes room"]
         assert "why" in left
-
-
-@pytest.mark.parametrize(("width", "beside"), [(76, False), (118, True)])
-def test_the_other_answers_and_the_tokens_fill_the_room(
-    width: int, beside: bool, store: Path
-) -> None:
-    view = rollouts_view(store)
-    lines = painted(CompletionPanel, width, 50, view=view).splitlines()
-    top = next(n for n, line in enumerate(lines) if "all answers to this prompt" in line)
-    numbers = next(n for n, line in enumerate(lines) if line.startswith("← token"))
-    assert (top < numbers) == beside
-    text = "\n".join(lines)
-    assert view.group is not None
-    for rollout in view.group.rollouts:
-        assert rollout.text[-24:].split()[-1] in text
-    head = next(n for n, line in enumerate(lines) if re.match(" +token +ref +old +new", line))
-    numbers_of_tokens = [line[:5].strip() for line in lines[head + 1 :]]
-    shown = [int(number) for number in numbers_of_tokens if number.isdecimal()]
-    assert len(shown) > 5
-    assert shown == list(range(shown[0], shown[0] + len(shown)))
 
 
 def test_a_list_of_a_thousand_prompts_shows_those_around_the_cursor(store: Path) -> None:
@@ -286,3 +224,67 @@ def test_a_list_of_a_thousand_prompts_shows_those_around_the_cursor(store: Path)
     numbers = [int(row.split("▸")[0].split()[0]) for row in rows]
     assert 501 in numbers
     assert numbers == list(range(numbers[0], numbers[0] + 19))
+
+
+def test_a_table_that_is_cut_says_which_tokens_it_has(store: Path) -> None:
+    view = rollouts_view(store)
+    count = len(view.tokens)
+    assert "for more" not in said(table_lines(view, 90, count + 1))
+    *_, last = said(table_lines(view, 90, 6)).splitlines()
+    assert last.split() == ["tokens", "1–4", "of", f"{count},", "←→", "for", "more"]
+
+
+def test_the_gradient_in_the_table_is_the_one_of_the_panel(store: Path) -> None:
+    view = rollouts_view(store)
+    loss = replace_loss(view, push=0.0123456, pull=-0.0000664)
+    table = said(table_lines(loss, 90, 60))
+    assert loss.completion is not None
+    assert gradient_sum(loss.completion.losses[0]) == (
+        "+.0123 by the advantage − 6.64e−5 by KL = +.0123"
+    )
+    assert "+.0123" in table
+
+
+def replace_loss(view: RolloutsView, **changes: Any) -> RolloutsView:
+    """The view with other losses of every token."""
+    assert view.loaded is not None
+    losses = [
+        replace(one, losses=[loss._replace(**changes) for loss in one.losses])
+        for one in view.loaded.completions
+    ]
+    return replace(view, detail=replace(view.loaded, completions=tuple(losses)))
+
+
+def test_answers_of_two_steps_are_compared_from_the_best_on() -> None:
+    before = group(0, rollout(0, reward=1.0, text="a b"), rollout(1, reward=2.0, text="c d"))
+    after = group(0, rollout(0, reward=3.0, text="c d"), rollout(1, reward=0.0, text="a b"))
+    text = said(compared_lines(before, after, 0, 50, 40))
+    assert "b → a  reward 2 → 3   no changes" in text
+    assert "a → b  reward 1 → 0   no changes" in text
+
+
+def test_hits_stand_below_their_headings_with_kind_and_reward() -> None:
+    hit = SearchHit(
+        rollout=1, group=1, step=40, origin="eval", group_index=9, index=0,
+        where="completion", text="x 42", start=2, end=4, reward=1.5,
+    )  # fmt: skip
+    (line,) = said(hit_lines([hit], 0, 60)).splitlines()
+    assert line.split() == ["40", "held-out", "10a", "1.5", "x", "42"]
+    heads = hit_columns("step", "kind", "answer", "reward", 60)
+    assert line.index("10a") + 3 == heads.index("answer") + 6
+
+
+def test_all_answers_of_a_group_are_in_the_list_or_a_mark_that_more_follow(store: Path) -> None:
+    """The last of eight is the only failure: rewards, then arrows, then no answers beside."""
+    answers = [rollout(i, reward=1.6, advantage=0.4) for i in range(7)]
+    answers.append(rollout(7, reward=0.1, advantage=-2.6))
+    view = rollouts_view(store)
+    assert view.step is not None
+    view = replace(view, step=replace(view.step, groups=(group(0, *answers),)), group_at=0)
+    for width in (26, 40, 80):
+        text = said([line for block in group_blocks(view, width, 8) for line in block])
+        assert text.count("▲") == 7
+        assert text.count("▼") == 1
+    for width in (22, 26, 80):
+        text = said([line for block in group_blocks(view, width, 2) for line in block])
+        assert (text.count("▲"), text.count("▼")) in ((0, 0), (7, 1))

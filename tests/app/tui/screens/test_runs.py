@@ -4,8 +4,6 @@ import asyncio
 import re
 import time
 from collections.abc import Sequence
-from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,16 +13,13 @@ import pytest
 from grpo_engine import events as ev
 from grpo_tui.app.feed.outcomes import outcomes_with_curves
 from grpo_tui.app.tui import messages as msg
-from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.picker import Picker
-from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.runs import state
-from grpo_tui.app.tui.screens.runs.dialogs import QueueScreen, column_items
-from grpo_tui.app.tui.screens.runs.render import fitting, preview_lines, run_line
-from grpo_tui.app.tui.screens.runs.screen import PreviewPanel, RunsTable
+from grpo_tui.app.tui.screens.runs.dialogs import QueueScreen
+from grpo_tui.app.tui.screens.runs.render import fitting
+from grpo_tui.app.tui.screens.runs.screen import RunsTable
 from grpo_tui.app.tui.screens.runs.state import RunsView
 from grpo_tui.app.tui.store import writes
-from grpo_tui.app.tui.widgets.panel import plain_text
 from grpo_tui.experiments.errors import StoreError
 from grpo_tui.experiments.purge import purge_deleted
 from grpo_tui.experiments.queue import RunQueue
@@ -33,13 +28,12 @@ from grpo_tui.experiments.record.recorder import start_run
 from grpo_tui.experiments.store import ExperimentStore
 from grpo_tui.experiments.values import RunSummary
 from tests.app import frames
-from tests.app.compared import sweep_of_rates
-from tests.app.pictures import value_of
+from tests.app.compared import sweep_of_rates, workbench
 from tests.app.rest import until
-from tests.app.script import algorithm, started
+from tests.app.script import algorithm, evaluation, started
 from tests.app.stored import half_recorded, record, run_events
 from tests.app.walk import Walk, walk
-from tests.experiments.made import CONFIG, finished
+from tests.experiments.made import CONFIG
 from tests.patience import PATIENCE
 
 
@@ -55,12 +49,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
             algorithm=algorithm(beta=0.04 if seed else 0.1),
         )
     return path
-
-
-def workbench(store: Path, theme: str = "dark", *, read_only: bool = False) -> Workbench:
-    preferences = Preferences()
-    preferences.remember(theme=theme)
-    return Workbench(store, preferences=preferences, read_only=read_only)
 
 
 def is_told(on: Walk, text: str) -> bool:
@@ -138,7 +126,7 @@ async def test_a_store_of_many_runs_shows_the_first_and_a_search_finds_the_other
         assert [run.name for run in screen.view.runs] == ["otter-2", "otter-1"]
         assert "the first 2 runs, / finds others" in on.text
         await on.press("slash", *"otter-0", "enter")
-        await until(on.app, lambda: [run.name for run in screen.view.runs] == ["otter-0"])
+        await on.until(lambda: [run.name for run in screen.view.runs] == ["otter-0"])
         assert "finds others" not in on.text
 
 
@@ -182,7 +170,7 @@ async def test_sweeps_of_one_name_are_groups_of_their_own(tmp_path: Path) -> Non
     async with walk(workbench(sweep_of_rates(tmp_path))) as on:
         screen = await ready(on)
         screen._relist(group="sweep")
-        await until(on.app, lambda: "no sweep  (1)" in on.text)
+        await on.until(lambda: "no sweep  (1)" in on.text)
         text = on.text
         assert "sweep rates  (6)" in text
         assert "sweep rates  (2)" in text
@@ -190,8 +178,8 @@ async def test_sweeps_of_one_name_are_groups_of_their_own(tmp_path: Path) -> Non
         await on.press("home", "down", "down", "space")
         assert {run.name for run in screen.view.selection} == {f"rates-{n}" for n in range(1, 7)}
         await on.press("enter")
-        await until(on.app, lambda: "rates-6" not in on.text)
-        assert "other-1" in on.text
+        await on.until(lambda: "▸ sweep rates  (6)" in on.text)
+        assert "▾ sweep rates  (2)" in on.text
 
 
 async def test_tags_are_a_column_and_found_by_a_search(tmp_path: Path) -> None:
@@ -227,10 +215,10 @@ async def test_what_is_archived_or_deleted_is_hidden_and_undo_brings_it_back_und
         assert len(screen.view.runs) == 2
         await on.press("x")
         await on.press(key)
-        await until(on.app, lambda: [run.name for run in screen.view.runs] == ["old-fox"])
+        await on.until(lambda: [run.name for run in screen.view.runs] == ["old-fox"])
         assert on.app.has_deleted is (key == "d")
         await on.press("u")
-        await until(on.app, lambda: len(screen.view.runs) == 2)
+        await on.until(lambda: len(screen.view.runs) == 2)
         assert not on.app.has_deleted
         assert screen.view.selected.name == "new-fox"
 
@@ -245,7 +233,7 @@ async def test_a_deleted_run_is_no_longer_on_watch_nor_on_rollouts(tmp_path: Pat
         await on.until(lambda: "answer a" in on.text)
         await on.press("1", "x")
         await on.press("d")
-        await until(on.app, lambda: screen.view.runs == ())
+        await on.until(lambda: screen.view.runs == ())
         assert on.app.session is None
         await on.press("4")
         await on.until(lambda: "No run is open" in on.text)
@@ -257,18 +245,18 @@ async def test_what_an_earlier_workbench_deleted_comes_back_unless_it_left_clean
 ) -> None:
     path = tmp_path / "runs.db"
     record(path, run_events(steps=1), name="calm-otter")
-    with closing(ExperimentStore(path)) as opened:
+    with ExperimentStore(path) as opened:
         opened.delete([opened.key_of("calm-otter")])
     async with walk(workbench(path)) as on:
         screen = await ready(on)
         assert "1 deleted (u)" in on.text
         await on.press("u")
-        await until(on.app, lambda: [run.name for run in screen.view.runs] == ["calm-otter"])
+        await on.until(lambda: [run.name for run in screen.view.runs] == ["calm-otter"])
         await on.press("x")
         await on.press("d")
-        await until(on.app, lambda: screen.view.runs == ())
+        await on.until(lambda: screen.view.runs == ())
     on.app.finish_run()
-    with closing(ExperimentStore(path)) as opened:
+    with ExperimentStore(path) as opened:
         assert purge_deleted(opened) == (0, [])
         assert opened.restore() == ()
 
@@ -309,54 +297,22 @@ async def test_a_change_of_the_queue_is_seen_without_waiting_for_the_next_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "runs.db"
-    with closing(ExperimentStore(path)) as opened:
+    with ExperimentStore(path) as opened:
         RunQueue(opened).add(CONFIG, name="otter")
     monkeypatch.setattr(QueueScreen, "on_mount", lambda self: self.refresh_queue())  # once
     async with walk(workbench(path)) as on:
         await ready(on)
         await on.press("Q")
-        await until(on.app, lambda: "queued" in "\n".join(on.lines))
+        await on.until(lambda: "queued" in "\n".join(on.lines))
         await on.press("x")
-        await until(on.app, lambda: "cancelled" in "\n".join(on.lines))
-
-
-async def test_an_empty_queue_offers_no_keys_that_need_a_run(tmp_path: Path) -> None:
-    async with walk(workbench(tmp_path / "none.db"), (80, 24)) as on:
-        await ready(on)
-        await on.press("Q")
-        await until(on.app, lambda: "The queue is empty." in on.text)
-        await on.pilot.pause()
-        bar = on.lines[-1]
-        assert "close" in bar
-        assert "remove" not in bar
-
-
-async def test_the_settings_of_waiting_runs_are_not_cut_while_there_is_room(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "runs.db"
-    with closing(ExperimentStore(path)) as opened:
-        queue = RunQueue(opened)
-        for seed in range(2):
-            settings = {"steps": 40, "optimizer.learning_rate": 0.0001, "seed": seed}
-            queue.add(CONFIG, name=f"rates-{seed}", settings=settings)
-        queue.take()
-    async with walk(workbench(path), (80, 24)) as on:
-        await ready(on)
-        await on.press("Q")
-        await until(on.app, lambda: "rates-1" in "\n".join(on.lines))
-        rows = [line for line in on.lines if "rates-" in line]
-        for seed, state in enumerate(("running", "queued")):
-            row = next(line for line in rows if f"rates-{seed}" in line)
-            assert state in row
-            assert f"learning_rate=0.0001, seed={seed}" in row
+        await on.until(lambda: "cancelled" in "\n".join(on.lines))
 
 
 async def test_a_change_of_the_queue_that_the_store_refuses_is_told_and_ends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "runs.db"
-    with closing(ExperimentStore(path)) as opened:
+    with ExperimentStore(path) as opened:
         RunQueue(opened).add(CONFIG, name="otter")
 
     def refused(*_: object) -> None:
@@ -366,21 +322,21 @@ async def test_a_change_of_the_queue_that_the_store_refuses_is_told_and_ends_not
     async with walk(workbench(path), notifications=True) as on:
         await ready(on)
         await on.press("Q")
-        await until(on.app, lambda: "queued" in "\n".join(on.lines))
+        await on.until(lambda: "queued" in "\n".join(on.lines))
         await on.press("x")
-        await until(on.app, lambda: "the store is busy" in "\n".join(on.lines))
+        await on.until(lambda: "the store is busy" in "\n".join(on.lines))
 
 
 async def test_name_tags_and_note_are_one_dialog(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     record(path, run_events(steps=1), name="otter")
-    with closing(ExperimentStore(path)) as opened:
+    with ExperimentStore(path) as opened:
         opened.tag(1, add=["old", "kept"])
     async with walk(workbench(path)) as on:
         await ready(on)
         await on.press("i", *"heron", "tab", *" good -old", "tab", *"slow", "enter")
-        await until(on.app, lambda: on.app.notices and on.told == "otter changed.")
-    with closing(StoreReader(path)) as reader:
+        await on.until(lambda: on.app.notices and on.told == "otter changed.")
+    with StoreReader(path) as reader:
         run = reader.resolve("@last")
     assert (run.name, run.tags, run.note) == ("heron", ("good", "kept"), "slow")
 
@@ -389,13 +345,13 @@ async def test_tags_of_marked_runs_are_changed_together(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     for name, tags in (("otter", ["a", "b"]), ("heron", ["b", "c"])):
         record(path, run_events(steps=1), name=name)
-        with closing(ExperimentStore(path)) as opened:
+        with ExperimentStore(path) as opened:
             opened.tag(opened.key_of(name), add=tags)
     async with walk(workbench(path)) as on:
         await ready(on)
         await on.press("space", "down", "space", "i", "backspace", *"both", "enter")
-        await until(on.app, lambda: on.app.notices and on.told == "2 runs changed.")
-    with closing(StoreReader(path)) as reader:
+        await on.until(lambda: on.app.notices and on.told == "2 runs changed.")
+    with StoreReader(path) as reader:
         found = {run.name: run.tags for run in reader.runs()}
     assert found == {"otter": ("a", "both"), "heron": ("both", "c")}
 
@@ -429,41 +385,6 @@ def test_the_columns_that_fit_are_the_first_of_a_list_whatever_the_order(
     first = titles[:4]
     assert tuple(first) == IN_ORDER[: len(first)]
     assert len(first) == 4 or width < 60
-
-
-def test_the_title_of_a_setting_that_differs_is_cut_before_a_metric_takes_its_place() -> None:
-    axes = ("algorithm.beta", "evaluation.every", "optimizer.learning_rate", "seed")
-    titles = [column.title for column in fitting(74, RunsView(axes=axes))]
-    assert titles[4:6] == ["beta", "learning_rate"]
-    titles = [column.title for column in fitting(100, RunsView(axes=axes))]
-    assert titles[4:8] == ["beta", "learning_rate", "seed", "every"]
-
-
-@pytest.mark.parametrize("reward", [-1.1021e16, -1.1021e100, -1.2e-7])
-def test_a_number_that_does_not_fit_has_an_exponent(reward: float, tmp_path: Path) -> None:
-    path = tmp_path / "runs.db"
-    events: list[ev.Event] = [started(), finished(1, reward=reward, kl=-reward)]
-    record(path, iter(events), name="odd")
-    view = RunsView(columns=("last reward",))
-    with closing(StoreReader(path)) as reader:
-        (run,) = reader.runs(metrics=("reward", "kl"), columns=view.columns)
-    row = plain_text([run_line(run, fitting(200, view), view)])
-    numbers = re.findall(r"[−.\d]+e\S+", row)
-    assert [value_of(number) for number in numbers] == pytest.approx(
-        [reward, -reward, reward], rel=0.2
-    )
-
-
-async def test_sorting_works_while_the_table_has_no_room(store: Path) -> None:
-    async with walk(workbench(store)) as on:
-        screen = await ready(on)
-        screen.query_one(PreviewPanel).focus()
-        await on.press("z", "s")
-        assert screen.view.sort.startswith("-")
-        assert not fitting(screen.query_one(RunsTable).inner.width, screen.view)
-        before = screen.view.sort
-        await on.press("s")
-        assert screen.view.sort not in (before, "")
 
 
 @pytest.mark.parametrize("read_only", [False, True])
@@ -501,35 +422,26 @@ async def test_columns_are_picked_from_settings_and_metrics_and_remembered(store
     async with walk(workbench(store), (160, 48)) as on:
         screen = await ready(on)
         await on.press("m")
-        await until(on.app, lambda: isinstance(on.screen, Picker))
+        await on.until(lambda: isinstance(on.screen, Picker))
         await on.press(*"learning_rate", "enter")
-        await until(on.app, lambda: screen.view.columns == ("=optimizer.learning_rate",))
-        await until(on.app, lambda: " learning_rate " in on.lines[2])
+        await on.until(lambda: screen.view.columns == ("=optimizer.learning_rate",))
+        await on.until(lambda: " learning_rate " in on.lines[2])
         assert on.app.preferences.texts("runs.columns") == ["=optimizer.learning_rate"]
         await on.press("m")
-        await until(on.app, lambda: isinstance(on.screen, Picker))
+        await on.until(lambda: isinstance(on.screen, Picker))
         await on.press("space", "enter")
-        await until(on.app, lambda: screen.view.columns == ())
+        await on.until(lambda: screen.view.columns == ())
 
 
 async def test_settings_that_differ_among_the_listed_runs_are_columns(tmp_path: Path) -> None:
     async with walk(workbench(sweep_of_rates(tmp_path))) as on:
         screen = await ready(on)
-        await until(on.app, lambda: "learning_rate" in on.lines[2])
+        await on.until(lambda: "learning_rate" in on.lines[2])
         row = next(line for line in on.lines if "rates-1" in line)
         assert "1e−5" in row or ".1" in row
         await on.press("slash", *"lone-wolf", "enter")
-        await until(on.app, lambda: len(screen.view.runs) == 1)
-        await until(on.app, lambda: "learning_rate" not in on.lines[2])
-
-
-@pytest.mark.slow
-def test_the_first_rows_do_not_wait_for_the_settings_that_differ(tmp_path: Path) -> None:
-    with closing(StoreReader(sweep_of_rates(tmp_path))) as reader:
-        first = state.load_list(reader, RunsView())
-        later = state.load_list(reader, replace(RunsView(), loaded=True, **first))
-    assert (len(first["runs"]) > 2, first["axes"]) == (True, ())
-    assert later["axes"]
+        await on.until(lambda: len(screen.view.runs) == 1)
+        await on.until(lambda: "learning_rate" not in on.lines[2])
 
 
 async def test_a_click_on_a_title_sorts_and_a_second_one_reverses(store: Path) -> None:
@@ -539,7 +451,7 @@ async def test_a_click_on_a_title_sorts_and_a_second_one_reverses(store: Path) -
         for sort in ("-last eval/accuracy", "last eval/accuracy", "-last eval/accuracy"):
             await on.pilot.click(RunsTable, offset=(title, 1))
             assert screen.view.sort == sort
-            await until(on.app, lambda: len(re.findall("[▾▴]", on.lines[2])) == 1)
+            await on.until(lambda: len(re.findall("[▾▴]", on.lines[2])) == 1)
 
 
 @pytest.mark.parametrize(("key", "mode"), [("3", "watch"), ("4", "rollouts")])
@@ -549,8 +461,37 @@ async def test_the_selected_run_opens_with_the_keys_of_its_screens(
     async with walk(workbench(store)) as on:
         await ready(on)
         await on.press("down", key)
-        await until(on.app, lambda: on.app.current_mode == mode)
+        await on.until(lambda: on.app.current_mode == mode)
         await on.until(lambda: "otter-1" in on.text)
+
+
+@pytest.mark.parametrize(
+    ("by", "heading"), [("seed", "▾ seed 0  (1)"), ("algorithm.beta", "▾ algorithm.beta 0.04  (2)")]
+)
+async def test_groups_are_headed_by_their_value_also_where_that_is_0(
+    store: Path, by: str, heading: str
+) -> None:
+    async with walk(workbench(store)) as on:
+        await ready(on)
+        await on.press("g")
+        await on.until(lambda: isinstance(on.screen, Picker))
+        await on.press(*by, "enter")
+        await on.until(lambda: heading in on.text)
+        assert f"by {by} · 3 runs" in on.text
+
+
+async def test_the_preview_of_a_group_has_its_runs_the_best_first(tmp_path: Path) -> None:
+    for name, accuracy in (("fair", 0.5), ("good", 0.75), ("poor", 0.25)):
+        after = evaluation(0, accuracy, "after")
+        events: list[ev.Event] = [started(), after]
+        record(tmp_path / "runs.db", iter(events), name=name)
+    async with walk(workbench(tmp_path / "runs.db")) as on:
+        screen = await ready(on)
+        screen._relist(group="recipe")
+        await on.press("home")
+        await on.see("─ 3 runs ─", "highest first", "⏎ folds the group")
+        preview = "".join(line.rpartition("││")[2] for line in on.lines)
+        assert re.search("good +75%.*fair +50%.*poor +25%", preview)
 
 
 @pytest.mark.slow
@@ -578,34 +519,3 @@ async def test_the_key_of_rollouts_opens_the_run_under_the_cursor_after_another(
         await on.press("4")
         await on.until(lambda: on.screen.mode == "rollouts")
         assert on.view.cursor == shown
-
-
-def test_a_run_without_a_finished_step_is_not_said_to_have_taken_no_time(store: Path) -> None:
-    with closing(StoreReader(store)) as reader:
-        preview = state.load_preview(reader, reader.resolve("otter-1"))
-    summary = preview.detail.summary
-    for elapsed, line in ((0.0, "step 0 of 4"), (9.0, "step 0 of 4 · 9.0s")):
-        run = replace(summary, elapsed=elapsed, step=0, total_steps=4)
-        shown = replace(preview, detail=replace(preview.detail, summary=run))
-        assert line in plain_text(preview_lines(shown, 40, 9)).splitlines()
-
-
-async def test_what_runs_can_be_grouped_by_is_listed_once(store: Path) -> None:
-    with closing(StoreReader(store)) as reader:
-        names = [item.columns[0] for item in column_items(reader, (), state.GROUPS)]
-    assert len(names) == len({*names})
-
-
-@pytest.mark.parametrize(
-    ("by", "heading"), [("seed", "▾ seed 0  (1)"), ("algorithm.beta", "▾ algorithm.beta 0.04  (2)")]
-)
-async def test_groups_are_headed_by_their_value_also_where_that_is_0(
-    store: Path, by: str, heading: str
-) -> None:
-    async with walk(workbench(store)) as on:
-        await ready(on)
-        await on.press("g")
-        await until(on.app, lambda: isinstance(on.screen, Picker))
-        await on.press(*by, "enter")
-        await until(on.app, lambda: heading in on.text)
-        assert f"by {by} · 3 runs" in on.text

@@ -176,6 +176,8 @@ def test_the_first_screen_is_there_before_pydantic_the_database_and_mlx() -> Non
     code = (
         "import sys, grpo_tui.app.tui.app, grpo_tui.app.tui.screens.runs.screen\n"
         "slow = {'pydantic', 'sqlmodel', 'sqlalchemy', 'mlx', 'numpy', 'yaml'}\n"
+        "slow |= {'grpo_tui.app.text.comparison', 'grpo_tui.experiments.compare.values'}\n"
+        "slow |= {'grpo_tui.app.tui.dialogs.picker', 'grpo_tui.app.tui.screens.runs.dialogs'}\n"
         "sys.exit(repr(slow & set(sys.modules)) if slow & set(sys.modules) else 0)"
     )
     done = subprocess.run(
@@ -202,7 +204,7 @@ async def test_esc_leaves_every_dialog_and_enter_takes_the_first_answer(
         base = on.screen
         for key in keys.split():
             await on.press(key)
-            await until(on.app, lambda: isinstance(on.screen, Dialog))
+            await on.until(lambda: isinstance(on.screen, Dialog))
             dialog = on.screen
             if isinstance(dialog, Choice):
                 assert dialog.query_one(OptionList).highlighted == 0, key
@@ -211,6 +213,6 @@ async def test_esc_leaves_every_dialog_and_enter_takes_the_first_answer(
             assert on.screen is base, key
             if not typed_in or isinstance(dialog, HelpScreen):
                 await on.press(key)
-                await until(on.app, lambda: isinstance(on.screen, Dialog))
+                await on.until(lambda: isinstance(on.screen, Dialog))
                 await on.press("q")
-                await until(on.app, lambda: on.screen is base)
+                await on.until(lambda: on.screen is base)

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,7 @@ from grpo_tui.app.feed.stored import StoreFeed
 from grpo_tui.app.text.comparison import phase_times
 from grpo_tui.app.text.safe_text import cell_len
 from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.messages import RunOpened
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.watch.panels import (
     AlertsLog,
@@ -30,18 +30,18 @@ from grpo_tui.app.tui.screens.watch.panels import (
     Groups,
     PhaseBar,
 )
-from grpo_tui.app.tui.screens.watch.render import prompt_of, reason_line, signal_line
+from grpo_tui.app.tui.screens.watch.render import phase_line, reason_line
 from grpo_tui.app.tui.screens.watch.state import (
     WatchState,
+    by_severity,
     charts_of,
     counted,
     log_entries,
-    no_push_reason,
     spent_in,
 )
 from grpo_tui.app.tui.widgets.panel import plain_text
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.values import BoardGroup, BoardRollout, BoardView
+from grpo_tui.experiments.values import AlertView, BoardGroup, BoardRollout, BoardView
 from tests.app import frames
 from tests.app.rest import until
 from tests.app.script import FIRST_WALL_TIME, Script, ScriptFeed, scored, started
@@ -127,7 +127,7 @@ def test_the_phase_times_of_an_ended_run_are_the_means_of_its_report(tmp_path: P
     done = ev.RunFinished(step=24, reason="completed", summary={})
     events = [*map(timed, SHORT.events()), done]
     record(tmp_path / "grpo.db", iter(events))
-    with closing(StoreReader(tmp_path / "grpo.db")) as reader:
+    with StoreReader(tmp_path / "grpo.db") as reader:
         means = phase_times([reader.run(1).summary])
     state = state_of(events)
     assert means["generate"] == pytest.approx(2.0)
@@ -151,6 +151,20 @@ def test_a_group_that_is_all_wrong_and_scored_is_never_called_wrong_alone(
     assert "all scored" in text
 
 
+def test_the_last_step_says_that_held_out_answers_follow() -> None:
+    config = {"evaluation": {"before_and_after": True}}
+    head = replace(state_of(SHORT.sampling()).snapshot.head, total_steps=6, config=config)
+    last = Snapshot(head=head, status="running", step=5, current_step=6, eta=27.0)
+
+    def numbers(snapshot: Snapshot) -> str:
+        return "".join(text for text, _ in phase_line(snapshot, 0.0, 99)).strip()
+
+    assert numbers(last).endswith("27s left, then held-out answers")
+    assert numbers(replace(last, current_step=5, step=4)).endswith("27s left")
+    without = replace(head, config={"evaluation": {"before_and_after": False}})
+    assert numbers(replace(last, head=without)).endswith("27s left")
+
+
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 def test_the_time_that_is_left_stays_at_every_width(width: int) -> None:
     state = state_of(SHORT.sampling())
@@ -158,28 +172,6 @@ def test_the_time_that_is_left_stays_at_every_width(width: int) -> None:
     assert text.endswith("79s left")
     assert "generate ━" in text
     assert cell_len(text.splitlines()[-1]) < width
-
-
-def test_groups_without_a_push_are_folded_where_lines_are_short_and_their_reason_stays() -> None:
-    state = state_of(SHORT.events())
-    reasons = [no_push_reason(group) for group in state.groups.groups]
-    high, low = (painted(Groups, 26, height, view=state) for height in (30, 11))
-    assert all(f"└ {reason}: no push" in high for reason in reasons if reason)
-    rows = low.splitlines()[3 : 3 + len(reasons)]
-    assert [row.split()[0].rstrip("▸") for row in rows] == list("12345678")  # all are in sight
-    assert all(reason in row for reason, row in zip(reasons, rows, strict=True) if "▸" not in row)
-
-
-def test_the_space_below_the_answers_has_those_to_the_next_prompts_in_full() -> None:
-    state = state_of(SHORT.events())
-    first, second, third = state.step.groups[:3]
-    small, large = (painted(CompletionsPanel, 160, height, view=state) for height in (10, 21))
-    assert "target" in small
-    assert second.prompt_text not in small
-    for group in (first, second):
-        assert all(rollout.text in large for rollout in group.rollouts), large
-    assert f" 2  {second.prompt_text}" in large
-    assert third.prompt_text not in large
 
 
 def rows_of(app: Workbench, which: str) -> list[str]:
@@ -237,6 +229,14 @@ def test_a_run_that_failed_is_not_called_quiet(status: Status, note: str) -> Non
     assert counted(Snapshot(status=status)) == note
 
 
+def test_a_log_with_a_warning_is_not_called_quiet() -> None:
+    warned = LogLine(at=None, step=3, severity="warning", text="reward thinking scored .1 for all")
+    told = replace(warned, severity="info")
+    assert counted(Snapshot(status="running", log=(told, warned))) == (
+        "no alerts · 1 warning in the log"
+    )
+
+
 def test_the_marked_line_of_the_log_is_read_whole_and_the_sentence_without_a_traceback() -> None:
     message = "reward shape on completion 0: " + "it is no number, " * 6 + "see the end"
     failed = ev.RunFailed(step=24, error="RewardError", message=f"{message}\nTraceback (most …")
@@ -285,6 +285,15 @@ def test_a_closed_alert_stands_with_its_step_and_in_full_under_the_cursor() -> N
     assert text.startswith("no alerts")
     assert "alert in steps 3 to 4, closed: Reward rose, " in text
     assert "by form." in text
+
+
+async def test_the_search_line_hides_no_frame(tmp_path: Path) -> None:
+    async with walk(workbench(SHORT.events(), tmp_path)) as on:
+        await on.press("slash", *"kl")
+        assert on.lines[-2].startswith(" / kl")
+        assert on.lines[-3].startswith("╰")
+        await on.press("enter", "escape")
+        assert on.lines[-2].startswith("╰")
 
 
 @pytest.mark.parametrize("added", [(), ("completions/max_length",)])
@@ -375,7 +384,7 @@ async def test_a_run_that_is_not_replayed_has_no_keys_of_a_replay(tmp_path: Path
 async def test_earlier_steps_are_looked_at_while_the_run_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     record(path, run_events(steps=6), name="otter")
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         prompts = {
             step: reader.groups(1, step=step, origin="train")[0].prompt_text for step in range(1, 7)
         }
@@ -387,9 +396,7 @@ async def test_earlier_steps_are_looked_at_while_the_run_goes_on(tmp_path: Path)
 
         async def back_at(step: int, *keys: str) -> None:
             await on.pilot.press(*keys)
-            await until(
-                on.app, lambda: screen.view.past is not None and screen.view.past.step == step
-            )
+            await on.until(lambda: screen.view.past is not None and screen.view.past.step == step)
             assert lanes.snapshot.groups[0].prompt_text == prompts[step]
             assert groups.snapshot.groups_step == step
             assert f"Step {step}, seen from step" in on.text
@@ -410,15 +417,6 @@ async def test_earlier_steps_are_looked_at_while_the_run_goes_on(tmp_path: Path)
         assert "seen from" not in on.text
 
 
-def test_the_signal_of_a_step_without_scores_is_not_that_of_the_step_before() -> None:
-    def line(snapshot: Snapshot) -> str:
-        return "".join(text for text, _ in signal_line(snapshot, 40)).rstrip()
-
-    history = ((3, 0.75), (4, 0.5))
-    assert line(Snapshot(signal=history, groups_step=5)).endswith(" –")
-    assert line(Snapshot(signal=history, groups_step=4)).endswith(" 50%")
-
-
 def stored_run(tmp_path: Path) -> Workbench:
     """The workbench on Watch, on a run of six steps that has ended."""
     path = tmp_path / "runs.db"
@@ -426,23 +424,6 @@ def stored_run(tmp_path: Path) -> Workbench:
     feed = StoreFeed(path, "otter")
     assert feed.caught_up.wait(PATIENCE)
     return Workbench(path, feed=feed, mode="watch")
-
-
-@pytest.mark.slow
-async def test_steps_back_add_up_while_one_is_being_read(tmp_path: Path) -> None:
-    async with walk(stored_run(tmp_path)) as on:
-        screen = on.screen
-        await until(on.app, lambda: screen.snapshot.step == 6)
-        for _ in range(4):
-            screen.action_step(-1)
-        await until(on.app, lambda: screen.view.past is not None)
-        assert screen.view.past.step == 2
-        assert (
-            screen.query_one(Groups).snapshot.signal == screen.view.past.signal
-        )  # of its own step
-        screen.action_step(-1)
-        await on.press("escape")
-        assert screen.view.past is None
 
 
 @pytest.mark.slow
@@ -455,11 +436,11 @@ async def test_an_answer_of_an_earlier_step_opens_on_rollouts_which_leads_back(
             await on.until(lambda: on.screen.mode == mode)
             await on.until(lambda: not step or on.view.cursor[:2] == (step, group))
 
-        await until(on.app, lambda: on.screen.snapshot.step == 6)
+        await on.until(lambda: on.screen.snapshot.step == 6)
         await on.press("4")
         await at("rollouts", 6)
         await on.press("3", "less_than_sign")
-        await until(on.app, lambda: getattr(on.screen.view, "past", None) is not None)
+        await on.until(lambda: getattr(on.screen.view, "past", None) is not None)
         on.screen.query_one(CompletionsPanel).focus()
         await on.press("n", "enter")
         await at("rollouts", 5, 1)
@@ -499,13 +480,38 @@ async def test_answers_keep_their_place_while_they_are_sampled(
         assert len(places.pop()) == 4
 
 
-def test_why_a_prompt_is_not_pushed_is_not_cut_beside_its_answers() -> None:
-    group = scored(1, 0, (17, 25), [("42", False, False)]).group
+def test_alerts_begin_with_the_one_that_a_sentence_names_then_the_worst_and_newest() -> None:
+    def alert(rule: str, severity: Any, step: int) -> AlertView:
+        return AlertView(
+            rule=rule,
+            severity=severity,
+            step=step,
+            first_step=1,
+            count=1,
+            explanation="",
+            remedy="",
+        )
 
-    def text(width: int) -> str:
-        return plain_text([prompt_of(group, width, False, "all scored 1")]).rstrip()
+    alerts = [
+        alert("slow", "warning", 9),
+        alert("no_signal", "warning", 20),
+        alert("collapse", "error", 3),
+        alert("format_hacking", "warning", 5),
+    ]
+    order = [item.rule for item in by_severity(alerts)]
+    assert order == ["format_hacking", "collapse", "no_signal", "slow"]
 
-    # two spaces, and 21 characters
-    assert text(23) == "  all scored 1: no push"
-    assert text(22).startswith("  = all scored 1 ")
-    assert "17 + 25" in text(40)
+
+async def test_a_search_of_charts_ends_with_the_run_that_it_was_typed_for(tmp_path: Path) -> None:
+    store = tmp_path / "runs.db"
+    for name in ("first", "second"):
+        record(store, run_events(steps=3), name=name)
+    async with walk(Workbench(store, preferences=Preferences())) as on:
+        on.app.post_message(RunOpened("first"))
+        await on.until(lambda: "✓ first" in on.lines[0] and "completed" in on.text)
+        await on.press("slash", *"loss", "enter")
+        await on.until(lambda: "esc all charts" in on.lines[-1])
+        on.app.post_message(RunOpened("second"))
+        await on.until(lambda: "✓ second" in on.lines[0])
+        await on.until(lambda: on.screen.query_one(Curves).filter == "")
+        assert "all charts" not in on.lines[-1]

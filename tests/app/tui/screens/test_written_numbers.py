@@ -1,8 +1,6 @@
 """One way of writing a share and a difference, and the same number wherever a run is shown."""
 
 import math
-from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -10,10 +8,6 @@ from grpo_tui.app.charts.series import Series
 from grpo_tui.app.feed.narrator import narrate
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.tui.screens.compare.render import delta_text
-from grpo_tui.app.tui.screens.runs.render import COLUMNS, fitting, run_line
-from grpo_tui.app.tui.screens.runs.state import METRICS, RunsView
-from grpo_tui.experiments.reader import StoreReader
-from tests.experiments.made import evaluated, record_run
 
 
 @pytest.mark.parametrize(
@@ -59,23 +53,3 @@ def test_the_end_of_a_run_is_told_by_the_numbers_that_its_charts_show() -> None:
     }
     change = "Reward, smoothed: 0 to .53, highest in one step 1, moved most by right (+.26 of it)."
     assert change in narrate(whole)
-
-
-def test_runs_writes_a_share_and_its_difference_in_percent(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
-    for name, right in (("low", (1, 0, 0, 0)), ("high", (1, 1, 0, 1))):
-        record_run(path, name=name, last=(evaluated(3, right),))
-    own = "best eval/accuracy"
-    with closing(StoreReader(path)) as reader:
-        low, high = reader.runs(sort="id", metrics=METRICS, columns=[own])
-    if low.name != "low":
-        low, high = high, low
-
-    def drawn(title: str) -> list[str]:
-        view = RunsView(runs=(low, high))
-        columns = (*COLUMNS, *fitting(200, RunsView(columns=(own,))))
-        column = next(column for column in columns if column.title == title)
-        return "".join(text for text, _ in run_line(high, [column], view)).split()
-
-    assert drawn("held-out") == ["75%"]
-    assert drawn(own) == ["75%"]

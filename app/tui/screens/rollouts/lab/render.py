@@ -16,7 +16,7 @@ from grpo_tui.app.text.numbers import MINUS, share, signed, with_unit
 from grpo_tui.app.text.safe_text import cell_len, clip, pad
 from grpo_tui.app.tui.screens.rollouts.lab.state import LabView, name_of, value_text
 from grpo_tui.app.tui.screens.rollouts.render import bars
-from grpo_tui.app.tui.widgets.charts.plot import LABELS, Curve, plot, plot_lines
+from grpo_tui.app.tui.widgets.charts.plot import LABELS, Curve, axis_line, plot, plot_lines
 from grpo_tui.app.tui.widgets.charts.stack import GAP, side_by_side
 from grpo_tui.app.tui.widgets.panel import Line, list_row, paragraph, visible
 
@@ -36,7 +36,9 @@ def setting_lines(base: Recipe, recipe: Recipe, selected: int, width: int) -> li
         text = f"◂ {value_text(new)} ▸" if current else f"  {value_text(new)}"
         before = f" was {value_text(old)}" if new != old else ""
         style = "bold " * current + ("accent" if new != old else "text")
-        line = [(pad(names[index], column), "label"), (clip(text + before, width - column), style)]
+        # a long name takes the cells that a short value leaves
+        size = max(column, min(len(names[index]) + 1, width - cell_len(text + before)))
+        line = [(pad(names[index], size), "label"), (clip(text + before, width - size), style)]
         lines.append(list_row(line, width, selected=current))
     return lines
 
@@ -129,12 +131,15 @@ def scope_lines(view: LabView, width: int, height: int) -> list[Line]:
 
 
 def chart_lines(view: LabView, width: int, height: int) -> list[Line]:
-    """The four measures over the steps, two beside each other."""
-    width, height = (width - GAP) // 2, height // 2
+    """The four measures over the steps, two beside each other above their axes."""
+    width, height = (width - GAP) // 2, (height - 1) // 2
     if height < 3 or width < LABELS + 4:
         return []
     charts = [_chart(view, index, width, height) for index in range(len(MEASURES))]
-    return [*side_by_side(charts[:2], width), *side_by_side(charts[2:], width)]
+    first, last = view.steps[0], view.steps[-1]
+    below = [axis_line(f"step {last}", width, first=str(first))]
+    rows = (charts[:2], charts[2:], [below, below])
+    return [line for row in rows for line in side_by_side(row, width)]
 
 
 def _chart(view: LabView, measure: int, width: int, height: int) -> list[Line]:
@@ -142,12 +147,14 @@ def _chart(view: LabView, measure: int, width: int, height: int) -> list[Line]:
     first, last = view.steps[0], view.steps[-1]
     wide = width - LABELS
     curves: list[Curve] = []
+    all_values: list[dict[int, float]] = []
     for index, recipe in enumerate((view.base, view.recipe)):
         values = {
             step: value
             for step, effect in view.curve(recipe).items()
             if (value := effect.measures[measure]) is not None
         }
+        all_values.append(values)
         series = Series(smoothing=0.0).extended(values, values.values())
         trace = cut(series, series.steps, last - first, 2 * wide, first)
         curves.append(Curve(trace, COLOURS[index]))
@@ -158,6 +165,13 @@ def _chart(view: LabView, measure: int, width: int, height: int) -> list[Line]:
     )
     if not view.pending and not any(curve.trace.columns for curve in curves):
         title += ": unknown"
+    if view.recipe != view.base and not view.pending and all(all_values):
+        before, after = all_values
+        apart = max(abs(after[step] - before[step]) for step in before if step in after)
+        if apart == 0:
+            title += ": the same"
+        elif apart < (scale.high - scale.low) / (2 * height):  # half a line
+            title += f": apart by {with_unit(apart, unit)} at most"
     rows = plot_lines(plot(curves, scale, wide, height - 1), scale)
     return [[(pad(" " + title, width), "label")], *rows]
 

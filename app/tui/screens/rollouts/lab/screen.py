@@ -40,6 +40,7 @@ from grpo_tui.app.tui.widgets.key_bar import KeyBar
 from grpo_tui.app.tui.widgets.panel import Line, Panel, paragraph
 
 NAMES = list(VARIED)
+AT_ONCE = 4  # steps that are computed before they are shown
 
 
 class LabPanel(Panel):
@@ -96,9 +97,7 @@ class EffectPanel(LabPanel):
     def paint(self, width: int, height: int) -> list[Line]:
         """Both recipes as a table, the scope, and what the numbers can say."""
         view = self.view
-        self.title, self.note = view.title, ""
-        if not view.in_step:
-            self.note = f"{len(view.steps)} of {len(view.step.steps)} steps"
+        self.title = view.title
         head = render.missing_lines(view, width) + render.table_lines(view, width)
         head += render.result_lines(view, width)
         foot = render.notes(view, width, max(5, height // 5))
@@ -153,10 +152,12 @@ class LabScreen(ExportingScreen, Dialog[None]):
     async def _compute(self) -> None:
         study = self._study
         with reporting(self):
-            while pending := self.view.pending:
-                recipe, step = pending[0]
-                outcome = await self.read("lab", study.outcome, recipe, step)
-                self.view = self.view.with_outcome(recipe, step, outcome, study.rows)
+            while pending := self.view.pending[:AT_ONCE]:
+                outcomes = await self.read("lab", study.outcomes, pending)
+                view = self.view
+                for (recipe, step), outcome in zip(pending, outcomes, strict=True):
+                    view = view.with_outcome(recipe, step, outcome, study.rows)
+                self.view = view
 
     def exports(self) -> Iterator[Export]:
         """The table and the charts, once they are computed."""

@@ -76,6 +76,12 @@ class Study:
             self.rows = rows if step == self._base.step else self.rows
         return outcome_of(self._packed[step], recipe, self._base.run.recipe)
 
+    def outcomes(
+        self, reader: StoreReader, pairs: Sequence[tuple[Recipe, int]]
+    ) -> list[RecipeOutcome]:
+        """Several steps, each under a recipe."""
+        return [self.outcome(reader, *pair) for pair in pairs]
+
 
 @frozen
 class LabView:

@@ -1,0 +1,1 @@
+"""Experiments that anyone can repeat: their settings, how they are run, and docs/results.md."""
