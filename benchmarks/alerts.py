@@ -440,6 +440,11 @@ class Judged:
     origin: str = ""
 
     @property
+    def gained(self) -> bool:
+        """Whether held-out accuracy rose by more than a twentieth."""
+        return self.accuracy[1] - self.accuracy[0] > 0.05
+
+    @property
     def in_sight(self) -> bool:
         """Whether the thresholds were chosen with this run in sight: seed 0 and the recordings."""
         return self.seed == 0 or not self.origin
@@ -731,11 +736,13 @@ def counts(runs: Sequence[Judged]) -> str:
     """Say in how many runs the alerts were right."""
     broken = [run for run in runs if run.wrong]
     noticed = [run for run in broken if set(run.rules) & set(run.fired)]
-    healthy = [run for run in runs if not run.wrong]
-    alarmed = [run for run in healthy if run.fired]
+    others = [run for run in runs if not run.wrong]
+    learned = [run for run in others if run.gained]
+    alarmed = [sum(bool(run.fired) for run in part) for part in (learned, others)]
     return (
         f"A rule for their fault noticed {len(noticed)} of {len(broken)} broken runs; "
-        f"{len(alarmed)} of {len(healthy)} healthy ones raised something."
+        f"{alarmed[0]} of {len(learned)} others that learned raised something, "
+        f"and {alarmed[1] - alarmed[0]} of {len(others) - len(learned)} that did not."
     )
 
 

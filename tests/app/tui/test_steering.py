@@ -43,7 +43,7 @@ async def test_runs_steers_the_run_under_the_cursor_in_another_process(tmp_path:
         screen = app.screen
         assert isinstance(screen, RunsScreen)
         await until(app, lambda: len(screen.view.runs) == 2)
-        await pilot.press("full_stop")
+        await pilot.press("up", "full_stop")  # the cursor begins on the live run
         await until(app, lambda: "calm-otter has ended" in frames.text(app))
         await pilot.press("down", "full_stop")
         await until(app, lambda: "Asked far-away to pause" in frames.text(app))
