@@ -110,12 +110,14 @@ SWEEP = (
     "full_stop",
     "4",
     "enter",
-    "escape",
-    "end",
+    "slash",
+    *"seeds",
+    "enter",
     "enter",
     "backspace",
     "2",
     "enter",
+    "escape",
 )
 FAILURE = ("[metal::malloc] Attempting to allocate 19327352832 bytes", "Traceback\n  in step")
 STATES = {

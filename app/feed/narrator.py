@@ -122,7 +122,10 @@ def _truncating(snapshot: Snapshot) -> str:
 
 
 def _kl_in_loss(snapshot: Snapshot) -> tuple[float | None, str]:
-    """The KL term of the last step's loss, and its text; None where the metrics do not give it."""
+    """The KL term of the last step's loss, and its text where the metrics give it exactly.
+
+    None if they do not give it at all.
+    """
     # The first screen is drawn without pydantic.
     from grpo_engine.config.settings import AlgorithmConfig
 
@@ -133,21 +136,21 @@ def _kl_in_loss(snapshot: Snapshot) -> tuple[float | None, str]:
         resolved = AlgorithmConfig.model_validate(chosen).resolved()
     except ValueError:  # settings of another version
         return None, ""
-    # The metric is the mean of this anchor over all tokens; a mean over answers is near it, and
-    # the loss of several minibatches is the mean of their means.
+    # The metric is the mean of this anchor over all tokens. A mean over answers, or of the means
+    # of several minibatches, is only near it: short answers far from the reference weigh more.
     anchor = resolved.anchor, resolved.anchor_level, resolved.anchor_place
     if not resolved.beta or anchor != ("k3", "token", "loss") or resolved.weight not in MEANS:
         return None, ""
     is_mean = resolved.weight == "per_token" and resolved.minibatches == 1
     term = float(resolved.beta * kl)
-    return term, f"{'' if is_mean else 'about '}{short(term)}"
+    return term, short(term) if is_mean else ""
 
 
 def _loss_note(snapshot: Snapshot, loss: float) -> str:
     """Explain a loss that is near 0 or mostly KL; empty if the advantages do not explain it."""
     kl, size = _kl_in_loss(snapshot)
     is_part = kl is not None and kl >= abs(loss) * LEAST_PART
-    part = f" (KL penalty {size})" if is_part else ""
+    part = f" (KL penalty {size})" if is_part and size else ""
     if abs(loss) >= NOT_NEAR:
         return f"{part} is not near 0"
     pushes = [
@@ -163,7 +166,7 @@ def _loss_note(snapshot: Snapshot, loss: float) -> str:
     if not (cancel or most_idle) or not snapshot.metrics.get("grad_norm"):
         return ""
     if cancel and kl is not None and loss / 2 <= kl <= loss:
-        return f" is mostly the KL penalty ({size}); {CANCEL}"
+        return f" is mostly the KL penalty{f' ({size})' if size else ''}; {CANCEL}"
     if abs(loss) >= NEAR_ZERO:
         return ""
     reasons = []

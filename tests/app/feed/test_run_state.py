@@ -410,10 +410,11 @@ def test_the_narrator_says_why_a_loss_near_0_is_no_lack_of_learning() -> None:
     assert f"Loss 2e−4 {at} (KL penalty 2.3e−4) {near}" in told(loss=2e-4)
     assert f"Loss .06 {at} is not near 0." in told(loss=0.06)
     assert f"Loss .06 {at} (KL penalty .02) is not near 0." in told(loss=0.06, kl=0.5)
-    # a mean of answers, or of minibatches, is near beta times the mean of tokens
-    mostly = f"Loss .0024 {at} is mostly the KL penalty (about .0022); {penalty}"
+    # a mean of answers, or of minibatches, is only near beta times the mean of tokens
+    mostly = f"Loss .0024 {at} is mostly the KL penalty; {penalty}"
     for other in ({"recipe": "grpo"}, {"weight": "per_token", "minibatches": 2}):
         assert mostly in told(loss=0.0024, kl=0.056, algorithm=other)
+        assert f"Loss 2.6e−4 {at} {near}" in told(loss=2.6e-4, kl=0.056, algorithm=other)
     # divided by a constant it is not
     assert f"Loss .0024 {at} {near}" in told(loss=0.0024, kl=0.056, algorithm={"weight": "sum"})
     assert not any("Loss" in one for one in told(loss=0.019))
