@@ -67,8 +67,8 @@ _HELD_OUT = re.compile(
 )
 _GREEDY = (
     "Measured on greedy answers, the likeliest token each time, instead of sampled ones, whose "
-    "tokens are drawn by chance. While the model is unsure, more greedy answers are right; "
-    "training that only makes it surer raises what is measured on sampled ones."
+    "tokens are drawn by chance. The two differ while the model is unsure; where its likeliest "
+    "answers are right, training that only makes it surer raises what is measured on sampled ones."
 )
 _COUNTED = re.compile(r"(eval/(?:greedy/)?(?:task/.+/)?)(accuracy|reward|rewards/.+)")
 

@@ -202,8 +202,8 @@ def sampling_lines(view: RolloutsView, width: int) -> list[Line]:
         return []
     text = (
         f"Mean reward: greedy {short(means[True], 3)}, sampled {short(means[False], 3)}. "
-        "Greedy takes the likeliest token each time. Sampled draws tokens as training does: it "
-        "is lower where the model is undecided. t changes between them."
+        "Greedy takes the likeliest token each time, sampled draws tokens as training does: they "
+        "differ where the model is undecided. t changes between them."
     )
     return [[], *paragraph(text, width, 9, "label")]
 
